@@ -102,13 +102,24 @@ impl Regions {
         b.setp(Compare::Gt, self.count, 1u32)
     }
 
-    /// Keeps the norm's factor of a column, by a whole warp for itself.
+    /// The lane's column: lane 0 has the first one, lanes behind the last one have that one as well.
+    #[track_caller]
+    pub(crate) fn of_lane(&self, b: &mut Builder) -> Column {
+        let (lane, last) = (b.lane(), b.sub::<U32>(self.count, 1));
+        let number = b.min::<U32>(lane, last);
+        let before = b.sub::<U32>(number, 1);
+        let further = b.mad::<U32>(before, self.each, self.to_second);
+        let is_first = b.setp_eq(number, 0);
+        Column { number, shift: b.selp::<U32>(0, further, is_first) }
+    }
+
+    /// Keeps the norm's factor of each lane's column, by a whole warp for itself.
     #[track_caller]
     pub(crate) fn set_factor(&self, b: &mut Builder, column: Column, factor: Val<F32>) {
         let lane = b.lane();
-        let leads = b.setp_eq(lane, 0);
+        let owns = b.setp_eq(lane, column.number);
         let to = self.factor_at(b, column);
-        b.if_(leads, |b| b.st(to, factor));
+        b.if_(owns, |b| b.st(to, factor));
     }
 
     /// The norm's factor of a column, behind a barrier of the warp.

@@ -10,7 +10,7 @@
 //! from it but itself: what lies elsewhere is not ordered by such a load.
 //!
 //! *Flags.* A flag is the epoch up to which its block has come, an epoch being a layer of a token, counted from the launch's
-//! begin on. A block comes to a layer's meeting as its gate and up begin: its barrier orders what it did before thread 0's
+//! begin on. A block comes to a layer's meeting as its gate and up begin: its barrier orders what it did before a thread's
 //! fence, which releases that by the flag's store, while the vector is on its way. It waits for the others where it has staged
 //! the vector of its down, a phase later, when their flags are long there: by acquiring loads of every warp, which the block's
 //! barrier joins. So what any block did before a layer's gate and up happens before what any block does behind its down's
@@ -358,12 +358,13 @@ pub(crate) struct Meeting {
 }
 
 impl Handed {
-    /// Tells the other blocks how far this one has come; behind a barrier of the block, before the vector is waited for.
+    /// Tells the other blocks how far this one has come; behind a barrier of the block, before the vector is waited for. By a
+    /// thread of the last warp but one, which has no more to stage than others: its fence takes as long as a trip to the L2 cache.
     #[track_caller]
     pub(crate) fn come(&self, b: &mut Builder) {
         let Meeting { comes, flags, block, .. } = self.meeting;
         let tid = b.tid();
-        let leads = b.setp_eq(tid, 0);
+        let leads = b.setp_eq(tid, 32 * self.exchange.warps.saturating_sub(2));
         let tells = b.and_pred(comes, leads);
         b.if_(tells, |b| {
             let own = b.index(flags, block);

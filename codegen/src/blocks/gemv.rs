@@ -192,23 +192,6 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// The run of rows from `first` to `end`, dealt to the warps of the block, which work on it together where that is
-    /// faster and the phase has one matrix, as `alone` says.
-    #[track_caller]
-    pub(crate) fn deal(&mut self, b: &mut Builder, (first, end): (Val<U32>, Val<U32>), alone: Val<Pred>) -> Share {
-        let block = (first, b.max(end, first));
-        let rows = b.sub(block.1, first);
-        let (share, along) = (Share::run(b, first, end, self), self.tile.staged());
-        let is_dealt = self.values.as_mut().is_some_and(|values| values.deal(b, (first, rows), along, alone));
-        match share {
-            Share::Runs { first, end, tile } if is_dealt => {
-                let each = rows_of_warp(b, rows, b.warps());
-                Share::Dealt { first, end, each, tile, block }
-            }
-            share => share,
-        }
-    }
-
     /// Products of a tile that each lane has.
     pub(crate) const fn sums_per_lane(&self) -> u32 {
         match &self.values {
@@ -290,7 +273,8 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
     };
     if is_whole {
         let left = is_cut.then(|| b.mov::<U32>(k));
-        staged.fill(b, &Source { x, gamma, left, kind, handed: None }, super_blocks, |_| wanted);
+        let asked = staged.ask(b, &Source { x, gamma, left, kind, handed: None }, super_blocks);
+        staged.fill(b, &asked, wanted);
         b.bar_sync();
         let scale = norm.map(|(_, eps)| staged.inverse_rms(b, super_blocks, k, eps));
         return body(b, &Pass { staged, tile: whole, values, scale, ends: None, regions: None });
@@ -308,7 +292,8 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
             b.sub::<U32>(k, before)
         });
         b.bar_sync();
-        part.fill(b, &Source { x, gamma, left, kind, handed: None }, Size::Reg(count), |_| wanted);
+        let asked = part.ask(b, &Source { x, gamma, left, kind, handed: None }, Size::Reg(count));
+        part.fill(b, &asked, wanted);
         b.bar_sync();
         let done = b.add(first, count);
         let all = staged.with_squares(squares);
@@ -340,7 +325,7 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) one: Val<Pred>,
     /// The types that matrices may have, and who looks up the numbers of those that these matrices have.
     pub(crate) types: &'a [WeightType],
-    pub(crate) of: &'a dyn Fn(&mut Builder) -> [Val<U32>; 3],
+    pub(crate) of: &'a dyn Fn(&mut Builder) -> Kinds,
     /// The ring that weights come through, where there is one.
     pub(crate) ring: Option<Consumer>,
     /// Where the vector may come through the exchange.
@@ -349,12 +334,53 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) company: Option<Company<'a>>,
     /// Where the address of device memory for second planes stands, where there is some.
     pub(crate) apart: Option<Shared<U64>>,
+    pub(crate) rows: AllRows,
+}
+
+/// The rows that are dealt to warps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AllRows {
+    /// So many, to those of the grid.
+    OfGrid(Val<U32>),
+    /// From the first to the second, which is not one of them, to those of the block.
+    OfBlock(Val<U32>, Val<U32>),
+}
+
+/// The numbers of the types of up to three matrices that follow each other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kinds {
+    each: [Val<U32>; 3],
+    /// All of them, a byte each: one register.
+    all: Val<U32>,
+}
+
+impl Kinds {
+    /// Of these types.
+    pub(crate) fn new(b: &mut Builder, each: [Val<U32>; 3]) -> Kinds {
+        let [first, second, third] = each;
+        let all = b.mad::<U32>(third, 1 << 8, second);
+        Kinds { each, all: b.mad::<U32>(all, 1 << 8, first) }
+    }
+
+    /// The type of matrix `number`.
+    pub(crate) fn of(&self, b: &mut Builder, number: Val<U32>) -> Val<U32> {
+        let before = b.shl::<U32>(number, 3);
+        let from = b.shr::<U32>(self.all, before);
+        b.and::<U32>(from, 0xff)
+    }
+}
+
+/// What is known of products before their vector is there.
+pub(crate) struct Prepared {
+    pub(crate) kinds: Kinds,
+    /// The warp's rows.
+    pub(crate) share: Share,
 }
 
 /// Stages one of several vectors, with barriers as in [`staged`].
-pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
+pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepared) {
     let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, .. } = *input;
-    let AnyInput { ring, handed, company, apart, normalised_k, .. } = *input;
+    let AnyInput { ring, handed, company, apart, normalised_k, rows, .. } = *input;
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
     let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
@@ -373,54 +399,38 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     forms.one = One::When(one);
     let before = b.dynamic_taken();
     let staged = Staged::new(b, &forms, room, super_blocks, most);
-    // What products need besides the vector.
-    let prepare = |b: &mut Builder| {
-        let of = of(b);
-        let wanted = With { numerics: Numerics::Fast, types, of: &of }.wanted(b, &forms);
-        let along = Along::one_of(b, super_blocks, widths.iter().map(|(k, _)| count(*k)));
-        (wanted, Values::new(b, types, &along, !is_cut, staged.bytes(), ring))
-    };
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
-    let source = |x: Global<F32>| Source { x, gamma, left, kind, handed };
+    let asked = staged.ask(b, &Source { x, gamma, left, kind, handed }, super_blocks);
+    // While the first elements are on their way: what the block tells others, and what products need besides the vector.
     if let Some(handed) = handed {
         handed.come(b);
     }
-    let (values, regions) = match company {
-        Some(company) => {
-            let (wanted, values) = prepare(b);
-            let regions = Regions::new(b, &company, staged.base(), before);
+    let kinds = of(b);
+    let wanted = With { numerics: Numerics::Fast, types, of: &kinds.each }.wanted(b, &forms);
+    let along = Along::one_of(b, super_blocks, widths.iter().map(|(k, _)| count(*k)));
+    let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), ring);
+    let share = values.deal(b, rows, super_blocks, one);
+    let regions = company.map(|company| Regions::new(b, &company, staged.base(), before));
+    match (company, &regions) {
+        (Some(company), Some(regions)) => {
             // The last warp has no more to stage than any other.
             let tid = b.tid();
             let keeps = b.setp_eq(tid, 32 * (b.warps() - 1));
-            regions.each(b, |b, column| {
+            let x_of = |b: &mut Builder, number: Val<U32>| (company.vectors)(b, number).x;
+            staged.fill_columns(b, &asked, wanted, regions, x_of, |b, column| {
                 b.if_(keeps, |b| {
                     let vectors = (company.vectors)(b, column.number);
                     regions.set_result(b, column, &vectors);
                 });
-                let vectors = (company.vectors)(b, column.number);
-                let staged = staged.behind(b, column.shift);
-                staged.fill(b, &source(vectors.x), super_blocks, |_| wanted);
             });
-            (Some(values), Some(regions))
         }
-        None => {
-            let mut values = None;
-            staged.fill(b, &source(x), super_blocks, |b| {
-                let (wanted, made) = prepare(b);
-                values = Some(made);
-                wanted
-            });
-            (values, None)
-        }
-    };
+        _ => staged.fill(b, &asked, wanted),
+    }
     if let Some(handed) = handed {
         handed.meet(b);
     }
     b.bar_sync();
-    if let Some(handed) = handed {
-        handed.exchange.leave_if_missed(b);
-    }
     let factor = |b: &mut Builder, staged: &Staged| {
         let scale = b.var::<F32>(1.0);
         b.if_(normalised, |b| {
@@ -433,18 +443,18 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let scale = match &regions {
         None => Some(factor(b, &staged)),
         Some(regions) => {
-            regions.each(b, |b, column| {
-                let staged = staged.behind(b, column.shift);
-                let factor = factor(b, &staged);
-                regions.set_factor(b, column, factor);
-            });
+            // A lane a column, so that several take no longer than one.
+            let own = regions.of_lane(b);
+            let staged = staged.behind(b, own.shift);
+            let factor = factor(b, &staged);
+            regions.set_factor(b, own, factor);
             b.bar_warp_sync(); // the factors are in shared memory
             None
         }
     };
     let tile = Tile::new(b, size, ROWS_TOGETHER);
-    let values = values.map(|values| values.with_regions(regions));
-    Pass { staged, tile, values, scale, ends: None, regions }
+    let values = Some(values.with_regions(regions));
+    (Pass { staged, tile, values, scale, ends: None, regions }, Prepared { kinds, share })
 }
 
 /// Where results go.

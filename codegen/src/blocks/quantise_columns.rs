@@ -63,7 +63,8 @@ pub(crate) fn column(b: &mut Builder, types: &[WeightType], most: u32, operands:
     // A column that is not there ends before it begins.
     let left = Some(b.selp::<U32>(k, 0, is_there));
     let wanted = operands.wanted.map_or(Wanted::All, Wanted::OfTypes);
-    staged.fill(b, &Source { x, gamma, left, kind: LoadKind::Constant, handed: None }, super_blocks, |_| wanted);
+    let asked = staged.ask(b, &Source { x, gamma, left, kind: LoadKind::Constant, handed: None }, super_blocks);
+    staged.fill(b, &asked, wanted);
     b.bar_sync(); // the column is staged
     let scale = b.var::<F32>(1.0);
     b.if_(normalised, |b| {

@@ -2,11 +2,16 @@
 //!
 //! `formats::activations` says how its elements are arranged.
 
-use super::exchange::{FOURS, Handed, Words};
+mod ahead;
+
+use super::company::{Column, Regions};
+use super::exchange::Handed;
 use super::quantise::{self, Rare};
 use super::warp;
 use crate::formats::{self, Apart, Form, Quantised, ScaleGroup, swizzle};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Work};
+pub(crate) use ahead::Asked;
+use ahead::Part;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// The staged vector, in each form that products with it may take.
@@ -150,124 +155,64 @@ impl Staged {
         place.map_or(self.squares, |(_, at)| *at)
     }
 
-    /// Stages `super_blocks` super-blocks of `x` (times `gamma`, if given), starting at element 0 of both, with the
-    /// warps of the block, in the forms that `wanted` says are, which is asked while the first elements are on their way. Of a
-    /// vector that ends within the last one `left` elements are there; zeros are staged behind them. A barrier must follow.
+    /// Asks for the first elements that each warp stages of `super_blocks` super-blocks of `from`, starting at its element 0.
     #[track_caller]
-    pub(crate) fn fill(
-        &self,
-        b: &mut Builder,
-        from: &Source,
-        super_blocks: Size,
-        wanted: impl FnOnce(&mut Builder) -> Wanted,
-    ) {
-        match self.together {
-            1 => self.rounds::<1>(b, from, super_blocks, wanted),
-            2 => self.rounds::<2>(b, from, super_blocks, wanted),
-            _ => self.rounds::<4>(b, from, super_blocks, wanted),
-        }
+    pub(crate) fn ask(&self, b: &mut Builder, from: &Source, super_blocks: Size) -> Asked {
+        let asked = Asked::none(b, from, super_blocks, self.together);
+        let (part, first) = (asked.part(b, from.x), asked.first(b));
+        asked.ask(b, part, first);
+        asked
     }
 
-    /// The same by rounds, in which a warp stages `N` super-blocks that follow each other. Where they are rounded, the
-    /// next round's elements are asked for before that, and the chains of two super-blocks run beside each other.
-    fn rounds<const N: usize>(
+    /// Stages what was asked for, times `gamma` where it is given, with the warps of the block, in the forms that are wanted. Of
+    /// a vector that ends within the last super-block `left` elements are there; zeros are staged behind them. A barrier must
+    /// follow.
+    #[track_caller]
+    pub(crate) fn fill(&self, b: &mut Builder, asked: &Asked, wanted: Wanted) {
+        let part = asked.part(b, asked.source().x);
+        self.rounds(b, asked, part, wanted);
+    }
+
+    /// The same for the vectors of all columns, which `x_of` finds; that of the first one was asked for. Runs `beside` for
+    /// each of them.
+    #[track_caller]
+    pub(crate) fn fill_columns(
         &self,
         b: &mut Builder,
-        from: &Source,
-        super_blocks: Size,
-        wanted: impl FnOnce(&mut Builder) -> Wanted,
+        asked: &Asked,
+        wanted: Wanted,
+        regions: &Regions,
+        x_of: impl FnOnce(&mut Builder, Val<U32>) -> Global<F32>,
+        beside: impl FnOnce(&mut Builder, Column),
     ) {
-        let Source { x, gamma, left, kind, handed } = *from;
-        let (warp, lane) = (b.warp_id(), b.lane());
+        let x = b.address(asked.source().x);
+        let x = b.var::<U64>(x);
+        regions.each(b, |b, column| {
+            beside(b, column);
+            let own = b.get(x);
+            let own = b.global_ptr(own);
+            let part = asked.part(b, own);
+            self.behind(b, column.shift).rounds(b, asked, part, wanted);
+            let (more, _) = regions.next(b, column);
+            b.if_(more, |b| {
+                let number = b.add::<U32>(column.number, 1);
+                let next = x_of(b, number);
+                let (part, first) = (asked.part(b, next), asked.first(b));
+                asked.ask(b, part, first);
+                let next = b.address(next);
+                b.set(x, next);
+            });
+        });
+    }
+
+    /// Stages a lane's part of a vector by rounds, in which a warp stages super-blocks that follow each other. Where they are
+    /// rounded, the next round's elements are asked for before that, and the chains of two super-blocks run beside each other.
+    fn rounds(&self, b: &mut Builder, asked: &Asked, part: Part, wanted: Wanted) {
+        let (lane, together) = (b.lane(), asked.together());
         // The persistent decoder, which has an exchange, has no register to spare.
-        let rare = if handed.is_none() { Rare::Apart } else { Rare::Within };
-        let ahead = match handed {
-            None if N == 1 => Ahead::None,
-            None => Ahead::Floats(std::array::from_fn(|_| Eight::new(b, 0.0))),
-            Some(handed) => {
-                let first = b.byte_index(x, lane, 16);
-                Ahead::Words(std::array::from_fn(|_| Words::new(b, 2, 4)), handed, first)
-            }
-        };
-        let x = b.byte_index(x, lane, 32);
-        let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
-        // Factors that are not given are 1, which changes no bit.
-        let factors = gamma.map(|_| [(); N].map(|()| Eight::new(b, 1.0)));
-        let inside = |b: &mut Builder, sb: Val<U32>, n: usize| {
-            left.map(|left| {
-                let at = b.mul::<U32>(sb, SUPER_BLOCK);
-                let at = b.mad::<U32>(lane, 8, at);
-                let at = if n == 0 { at } else { b.add::<U32>(at, n as u32 * SUPER_BLOCK) };
-                b.setp_lt(at, left)
-            })
-        };
-        // A lane's eight of the `n`-th super-block of a round that begins with `sb`, whose first are at `of`.
-        let eight_of = |b: &mut Builder, of: Global<F32>, (sb, n): (Val<U32>, usize), kind: LoadKind| {
-            let inside = inside(b, sb, n);
-            eight(b, of.at(n as u32 * SUPER_BLOCK), inside, kind)
-        };
-        let x_of = |b: &mut Builder, sb: Val<U32>| b.byte_index(x, sb, 4 * SUPER_BLOCK);
-        let words_of = |b: &mut Builder, first: Global<F32>, (sb, n): (Val<U32>, usize)| {
-            let words = b.byte_index(first, sb, 4 * SUPER_BLOCK).at(n as u32 * SUPER_BLOCK);
-            [words, words.at(FOURS)]
-        };
-        let gamma_of = |b: &mut Builder, sb: Val<U32>| {
-            gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, sb, 4 * SUPER_BLOCK), ..of })
-        };
-        let ask_factors = |b: &mut Builder, of: Option<Factors>, at: (Val<U32>, usize)| {
-            let (Some(Factors { gamma, given }), Some(factors)) = (of, &factors) else { return };
-            let ask = |b: &mut Builder| {
-                let found = eight_of(b, gamma, at, LoadKind::Constant);
-                factors[at.1].set(b, &found);
-            };
-            match given {
-                None => ask(b),
-                Some(given) => b.if_(given, ask),
-            }
-        };
-        // What a super-block behind the last one is made of does not matter: there is room for it, and nothing reads it.
-        let ask = |b: &mut Builder, sb: Val<U32>| {
-            let (of_x, of_gamma) = (x_of(b, sb), gamma_of(b, sb));
-            for n in 0..N {
-                let number = if n == 0 { sb } else { b.add::<U32>(sb, n as u32) };
-                let there = b.setp_lt::<U32>(number, super_blocks);
-                let at = (sb, n);
-                let ask = |b: &mut Builder| {
-                    match &ahead {
-                        Ahead::None => {}
-                        Ahead::Floats(ahead) => {
-                            let found = eight_of(b, of_x, at, kind);
-                            ahead[n].set(b, &found);
-                        }
-                        Ahead::Words(ahead, Handed { is, .. }, first) => b.if_else(
-                            *is,
-                            |b| {
-                                let at = words_of(b, *first, at);
-                                ahead[n].ask(b, &at);
-                            },
-                            |b| {
-                                let found = eight_of(b, of_x, at, kind);
-                                ahead[n].set(b, &found);
-                            },
-                        ),
-                    }
-                    ask_factors(b, of_gamma, at);
-                };
-                match &ahead {
-                    // The first of a round is there, or there is no round.
-                    Ahead::Words(ahead, ..) if n > 0 => b.if_else(there, ask, |b| ahead[n].expect_none(b)),
-                    _ => b.if_(there, ask),
-                }
-            }
-        };
-        let first = b.mul::<U32>(warp, N as u32);
-        let asks = !matches!(ahead, Ahead::None);
-        if asks {
-            ask(b, first);
-        }
-        let wanted = wanted(b);
+        let rare = if asked.source().handed.is_none() { Rare::Apart } else { Rare::Within };
         // The lane that writes a sum of squares has an address of its own, which is no constant.
-        let leaders = 32 / N.min(2) as u32;
+        let leaders = 32 / together.min(2);
         let number = b.div::<U32>(lane, leaders);
         let squares = b.index(self.squares, number);
         let place = b.and::<U32>(lane, leaders - 1);
@@ -280,54 +225,31 @@ impl Staged {
                 Form::Float => None,
                 Form::Int8(group) => {
                     let to = self.quantised(b, *group);
-                    let own = to.own(b, *group, N.min(2));
+                    let own = to.own(b, *group, together.min(2) as usize);
                     Some((*group, to, own))
                 }
             })
             .collect();
-        let step = b.warps() * N as u32;
-        b.for_range(first, super_blocks, step, |b, sb| {
+        let (first, step) = (asked.first(b), b.warps() * together);
+        b.for_range(first, asked.super_blocks(), step, |b, sb| {
             // Of several forms a launch wants some: no count would be that of any.
             if let [(form, _)] = self.forms[..] {
                 match (form, rare) {
-                    (Form::Float, _) => b.each_iteration(Work::Elements(8 * N as u32)),
-                    (Form::Int8(_), Rare::Apart) => b.each_iteration(Work::Rounded(8 * N as u32)),
+                    (Form::Float, _) => b.each_iteration(Work::Elements(8 * together)),
+                    (Form::Int8(_), Rare::Apart) => b.each_iteration(Work::Rounded(8 * together)),
                     (Form::Int8(_), Rare::Within) => {}
                 }
             }
-            let mut values: [[Val<F32>; 8]; N] = match &ahead {
-                Ahead::None => {
-                    let (of_x, of_gamma) = (x_of(b, sb), gamma_of(b, sb));
-                    std::array::from_fn(|n| {
-                        ask_factors(b, of_gamma, (sb, n));
-                        eight_of(b, of_x, (sb, n), kind)
-                    })
-                }
-                Ahead::Floats(ahead) => ahead.each_ref().map(|ahead| ahead.get(b)),
-                Ahead::Words(ahead, Handed { exchange, .. }, first) => {
-                    let mut found = Vec::new();
-                    // Before sm_90 registers are short.
-                    let at_once = if b.target().sm() >= 90 { 2 } else { 1 };
-                    for (number, words) in ahead.chunks(at_once).enumerate() {
-                        let at = [0, 1].map(|n| words_of(b, *first, (sb, at_once * number + n)));
-                        let at = &at.as_flattened()[..2 * words.len()];
-                        found.extend(exchange.wait_for(b, &Words::joined(words), at));
-                    }
-                    std::array::from_fn(|n| std::array::from_fn(|i| found[8 * n + i]))
-                }
-            };
-            let squares_of_lane = factors.as_ref().map(|factors| {
-                let squares = values.map(|values| square_of_lane(b, &values));
+            let mut values = asked.take(b, part, sb);
+            let squares_of_lane = asked.factors(b).map(|factors| {
+                let of_lane: Vec<_> = values.iter().map(|values| square_of_lane(b, values)).collect();
                 for (values, factors) in values.iter_mut().zip(factors) {
-                    let factors = factors.get(b);
                     *values = std::array::from_fn(|i| b.mul(values[i], factors[i]));
                 }
-                squares
+                of_lane
             });
-            if asks {
-                let next = b.add::<U32>(sb, step);
-                ask(b, next);
-            }
+            let next = b.add::<U32>(sb, step);
+            asked.ask(b, part, next);
             for ((form, _), rounded) in self.forms.iter().zip(&rounded) {
                 let store = |b: &mut Builder| {
                     // Its chain of shuffles runs beside those of rounding. Of what is not normalised nothing reads the sum.
@@ -339,8 +261,8 @@ impl Staged {
                     let sums: Vec<Val<F32>> = sums.into_iter().map(sum).collect();
                     match (rounded, floats) {
                         (None, Some(floats)) => {
-                            for (n, values) in values.into_iter().enumerate() {
-                                floats.store(b, (sb, n), values);
+                            for (n, values) in values.iter().enumerate() {
+                                floats.store(b, (sb, n), *values);
                             }
                         }
                         (None, None) => {}
@@ -489,33 +411,6 @@ impl Floats {
             .map(|at| b.byte_index(at, super_block, 4 * SUPER_BLOCK).at(n as u32 * SUPER_BLOCK));
         b.st_vector(first, [v0, v1, v2, v3]);
         b.st_vector(second, [v4, v5, v6, v7]);
-    }
-}
-
-/// A lane's elements of the next super-blocks that a warp stages, on their way.
-enum Ahead<const N: usize> {
-    /// None: they are asked for where they are used.
-    None,
-    Floats([Eight; N]),
-    /// Those that may come through the exchange, and where the lane's first word would be.
-    Words([Words; N], Handed, Global<F32>),
-}
-
-/// Eight elements of a lane.
-#[derive(Debug, Clone, Copy)]
-struct Eight([Var<F32>; 8]);
-
-impl Eight {
-    fn new(b: &mut Builder, value: f32) -> Eight {
-        Eight([(); 8].map(|()| b.var::<F32>(value)))
-    }
-
-    fn set(&self, b: &mut Builder, values: &[Val<F32>]) {
-        self.0.iter().zip(values).for_each(|(own, value)| b.set(*own, *value));
-    }
-
-    fn get(&self, b: &mut Builder) -> [Val<F32>; 8] {
-        self.0.map(|own| b.get(own))
     }
 }
 

@@ -51,14 +51,26 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn from_table(b: &mut Builder, table: impl Into<Table>, index: impl Operand<U32>) -> Tensor {
         let entry = table.into().entry(b, index);
-        let data = entry.word::<U64>(b, DATA_OFFSET);
-        let plane = entry.word::<U64>(b, PLANE_OFFSET);
         let ty = entry.word::<U32>(b, TYPE_OFFSET);
         let ty = match entry {
             Table::Device(_) => ty,
             // Lanes read one word, but of memory that changes: one lane's is the warp's.
             Table::Copy(_) => b.shfl_idx(ty, 0),
         };
+        Tensor::of_entry(b, entry, ty)
+    }
+
+    /// Reads entry `index` of a matrix whose type is known.
+    #[track_caller]
+    pub(crate) fn of_type(b: &mut Builder, table: impl Into<Table>, index: impl Operand<U32>, ty: Val<U32>) -> Tensor {
+        let entry = table.into().entry(b, index);
+        Tensor::of_entry(b, entry, ty)
+    }
+
+    #[track_caller]
+    fn of_entry(b: &mut Builder, entry: Table, ty: Val<U32>) -> Tensor {
+        let data = entry.word::<U64>(b, DATA_OFFSET);
+        let plane = entry.word::<U64>(b, PLANE_OFFSET);
         Tensor { data: b.global_ptr(data), plane: b.global_ptr(plane), ty }
     }
 }

@@ -5,7 +5,7 @@ use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::exchange::{self, Handed};
 use crate::blocks::fast::{Along, Places};
-use crate::blocks::gemv::{self, AnyInput, Pass, Share};
+use crate::blocks::gemv::{self, AllRows, AnyInput, Kinds, Pass, Prepared, Share};
 use crate::blocks::math;
 use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
@@ -78,22 +78,21 @@ impl Products {
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
     pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands<'_>, first: Val<U32>, end: Val<U32>) {
         let chosen = Chosen::new(b, &self.shape, operands.phase, operands.of.layer);
-        let mut pass = self.staged(b, operands, &chosen);
-        let alone = b.setp_eq(chosen.matrices, 1);
-        let share = pass.deal(b, (first, end), alone);
-        self.rows(b, operands, &chosen, &pass, share);
+        let (pass, prepared) = self.staged(b, operands, &chosen, AllRows::OfBlock(first, end));
+        self.rows(b, operands, &chosen, &pass, prepared);
     }
 
-    fn staged(&self, b: &mut Builder, operands: &AnyOperands<'_>, chosen: &Chosen) -> Pass {
+    fn staged(&self, b: &mut Builder, operands: &AnyOperands<'_>, chosen: &Chosen, rows: AllRows) -> (Pass, Prepared) {
         let Operands { table, x, eps, kind, .. } = operands.of;
         let gamma = vector_from_table::<F32>(b, table, chosen.norm);
         let last = b.sub::<U32>(chosen.matrices, 1);
         let types = |b: &mut Builder| {
-            [0, 1, 2].map(|number| {
+            let each = [0, 1, 2].map(|number| {
                 let number = b.min::<U32>(last, number);
                 let entry = b.add::<U32>(chosen.weight, number);
                 Tensor::from_table(b, table, entry).ty
-            })
+            });
+            Kinds::new(b, each)
         };
         let one = b.setp_eq(chosen.matrices, 1);
         let input = AnyInput {
@@ -111,6 +110,7 @@ impl Products {
             handed: operands.exchanged.map(|exchanged| exchanged.x),
             company: operands.company,
             apart: operands.apart,
+            rows,
         };
         gemv::staged_any(b, &input)
     }
@@ -233,7 +233,14 @@ impl Products {
         b.mul::<U32>(blocks, of_block)
     }
 
-    fn rows(&self, b: &mut Builder, operands: &AnyOperands<'_>, chosen: &Chosen, pass: &Pass, share: Share) {
+    fn rows(
+        &self,
+        b: &mut Builder,
+        operands: &AnyOperands<'_>,
+        chosen: &Chosen,
+        pass: &Pass,
+        Prepared { kinds, share }: Prepared,
+    ) {
         share.each(b, |b, rows| {
             let gate = b.var::<F32>(0.0);
             b.for_range(0, chosen.matrices, 1, |b, number| {
@@ -250,7 +257,8 @@ impl Products {
                 };
                 b.if_(any, |b| {
                     let entry = b.add::<U32>(chosen.weight, number);
-                    let tensor = Tensor::from_table(b, operands.of.table, entry);
+                    let ty = kinds.of(b, number);
+                    let tensor = Tensor::of_type(b, operands.of.table, entry, ty);
                     let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
                     let (first, end) = (b.sub::<U32>(first, from), b.sub::<U32>(end, from));
                     let rows = Rows { first, end: Size::Reg(end) };
@@ -540,8 +548,7 @@ impl Kernel for Products {
         let kind = dependent::wait(b);
         let of = Operands { table: table.into(), layer, x, y, residual: y, eps, kind };
         let operands = AnyOperands { phase, of, ring: None, exchanged: None, company: None, apart: None };
-        let pass = self.staged(b, &operands, &chosen);
-        let share = Share::of_grid(b, Size::Reg(rows), &pass);
-        self.rows(b, &operands, &chosen, &pass, share);
+        let (pass, prepared) = self.staged(b, &operands, &chosen, AllRows::OfGrid(rows));
+        self.rows(b, &operands, &chosen, &pass, prepared);
     }
 }
