@@ -30,9 +30,10 @@
 //! *Other threads.* What one thread of a block has loaded is, behind a barrier of the block, before the loads of the others
 //! in causality order: [`load_again`] needs no loop.
 //!
-//! *Waits.* A warp that has polled for longer than the limit sets the grid's abort word and goes on with what is there. Its
-//! block leaves at [`Exchange::leave_if_missed`], before it comes to another barrier of the grid: no token is told of that
-//! was made from such values.
+//! *Waits.* A warp that has polled for longer than the limit sets the grid's abort word and goes on with what is there, and so
+//! do others, which look at the word while they poll. No token is told of that was made from such values: blocks leave at the
+//! grid's barrier behind it, at which none arrives that finds the word set ([`super::grid_barrier`]), or before, where they have
+//! given up at a meeting ([`Exchange::leave_if_missed`]).
 
 use super::wait::{Limit, Wait};
 use crate::ptx::{
@@ -45,10 +46,10 @@ use kiln_shape::exchange::{EMPTY, TURNS};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchange {
     limit: Limit,
-    /// Of each warp, non-zero once it has given up; a multiple of four words.
+    /// Of each warp, non-zero once it has given up at a meeting; a multiple of four words.
     missed: Shared<U32>,
     warps: u32,
-    /// The mbarrier at which a block arrives that gives up.
+    /// The mbarrier at which a block arrives that leaves.
     leaving: Shared<U64>,
 }
 
@@ -90,7 +91,6 @@ impl Exchange {
             }
             wait.count(b);
         });
-        self.end_wait(b, &wait);
         words.each().map(|value| b.get(*value)).collect()
     }
 
@@ -118,22 +118,18 @@ impl Exchange {
                 b.nanosleep(20);
                 wait.count(b);
             });
-            self.end_wait(b, &wait);
+            let gives_up = wait.gave_up(b);
+            let gives_up = b.vote_any(gives_up);
+            b.if_(gives_up, |b| {
+                let own = b.index(self.missed, warp);
+                let leads = b.setp_eq(lane, 0);
+                b.if_(leads, |b| b.st(own, 1));
+            });
         });
     }
 
-    /// Says where a lane has given up that its warp has.
-    fn end_wait(&self, b: &mut Builder, wait: &Wait) {
-        let gives_up = wait.gave_up(b);
-        let gives_up = b.vote_any(gives_up);
-        b.if_(gives_up, |b| {
-            let (warp, lane) = (b.warp_id(), b.lane());
-            let (own, leads) = (b.index(self.missed, warp), b.setp_eq(lane, 0));
-            b.if_(leads, |b| b.st(own, 1));
-        });
-    }
-
-    /// Leaves the kernel where a warp of the block has given up. Behind a barrier of the block.
+    /// Leaves the kernel where a warp of the block has given up at a meeting, behind which nothing is ordered. Behind a barrier
+    /// of the block.
     #[track_caller]
     pub(crate) fn leave_if_missed(&self, b: &mut Builder) {
         let mut any = b.mov::<U32>(0);

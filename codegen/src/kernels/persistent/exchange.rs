@@ -116,13 +116,6 @@ impl Decoder<'_> {
         });
     }
 
-    /// Leaves the kernel where a warp of the block has given up, before the barrier that ends a phase.
-    pub(super) fn leave_if_missed(&self, b: &mut Builder) {
-        if let Some(vectors) = &self.vectors {
-            vectors.exchange.leave_if_missed(b);
-        }
-    }
-
     /// How the vectors of a phase go from block to block.
     pub(super) fn ways_of(&self, b: &mut Builder, step: Step) -> OfStep {
         let Step { phase, layer, is_last } = step;

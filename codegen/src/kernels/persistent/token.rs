@@ -121,21 +121,17 @@ impl Decoder<'_> {
             let apart = self.second_planes(b);
             let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company, apart };
             b.overlap(|b| products.run(b, &operands, first, end));
-            b.if_else(
-                is_qkv,
-                |b| {
-                    let ends = if exchanged.is_some() { Ends::Open } else { Ends::Grid };
-                    self.end_step(b, trace::QKV, layer, ends, None);
-                    self.attend(b, pass, layer);
-                },
-                // Here, where nobody waits for what the block does.
-                |b| self.leave_if_missed(b),
-            );
-            if self.vectors.is_some() {
-                let (is_down, has_before) = (b.setp_eq(phase, Phase::Down as u32), b.setp_ne(layer, 0));
-                let empties = b.and_pred(is_down, has_before);
-                let before = b.sub::<U32>(layer, 1);
-                b.if_(empties, |b| self.empty(b, pass, before));
+            b.if_(is_qkv, |b| {
+                let ends = if exchanged.is_some() { Ends::Open } else { Ends::Grid };
+                self.end_step(b, trace::QKV, layer, ends, None);
+                self.attend(b, pass, layer);
+            });
+            if let Some(exchanged) = exchanged {
+                b.if_(exchanged.x.meeting.waits, |b| {
+                    exchanged.x.exchange.leave_if_missed(b);
+                    let (before, has_before) = (b.sub::<U32>(layer, 1), b.setp_ne(layer, 0));
+                    b.if_(has_before, |b| self.empty(b, pass, before));
+                });
             }
             let is_last_down = b.setp_eq(step, last);
             b.if_(is_last_down, |b| self.publish(b, look, pass));
