@@ -208,8 +208,7 @@ impl Values {
                     count => {
                         let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
                         // Of a vector that is staged in parts the last may have any length.
-                        let all_steps = [16, 4, 1];
-                        let steps = if self.is_run { self.along.steps(all_steps) } else { all_steps.to_vec() };
+                        let steps = if self.is_run { self.along.steps([16, 8, 4, 2, 1]) } else { vec![16, 4, 1] };
                         for step in steps {
                             let whole = b.and::<U32>(all, !(step - 1));
                             b.for_range(done, whole, step, |b, i| {
