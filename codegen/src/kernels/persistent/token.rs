@@ -129,7 +129,8 @@ impl Decoder<'_> {
             if let Some(exchanged) = exchanged {
                 b.if_(exchanged.x.meeting.waits, |b| {
                     exchanged.x.exchange.leave_if_missed(b);
-                    let (before, has_before) = (b.sub::<U32>(layer, 1), b.setp_ne(layer, 0));
+                    let has_before = b.setp_ne(layer, 0);
+                    let before = b.sub::<U32>(layer, 1);
                     b.if_(has_before, |b| self.empty(b, pass, before));
                 });
             }
