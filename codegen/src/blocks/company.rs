@@ -2,6 +2,7 @@
 //! for its vector and what becomes of it. The first has it where a single vector has it, the others behind all that the
 //! kernel takes.
 
+use super::wait::{self, Limit};
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val};
 
 /// The columns of a launch, and the vectors of each.
@@ -13,6 +14,55 @@ pub(crate) struct Company<'a> {
     pub(crate) rest: Shared<U8>,
     /// The vectors of a column.
     pub(crate) vectors: &'a dyn Fn(&mut Builder, Val<U32>) -> Vectors,
+    pub(crate) ready: Ready,
+}
+
+/// When the norms' factors of a phase's columns are there. One warp computes them, which has the fewest rows, while the others
+/// multiply: behind its arrival they are there for all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ready {
+    mbarrier: Shared<U64>,
+    /// The mbarrier's phases that have begun: those of the kernel that are normalised.
+    phases: Shared<U32>,
+    limit: Limit,
+}
+
+impl Ready {
+    /// Takes the shared memory. By the whole block; a barrier of the block must follow.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, limit: Limit) -> Ready {
+        let ready = Ready { mbarrier: b.shared("factors_ready", 1), phases: b.shared("normalised_phases", 1), limit };
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        b.if_(first, |b| {
+            b.mbarrier_init(ready.mbarrier, 1);
+            b.st(ready.phases, 0);
+        });
+        ready
+    }
+
+    /// Begins a phase that is normalised, by one thread, between barriers of the block.
+    #[track_caller]
+    pub(crate) fn begin(&self, b: &mut Builder) {
+        let before = b.ld(self.phases, LoadKind::Ordinary);
+        let next = b.add::<U32>(before, 1);
+        b.st(self.phases, next);
+    }
+
+    /// Says that the factors are there, by one thread that has seen them all.
+    #[track_caller]
+    pub(crate) fn arrive(&self, b: &mut Builder) {
+        b.mbarrier_arrive(self.mbarrier);
+    }
+
+    /// Waits for the factors.
+    #[track_caller]
+    fn wait(&self, b: &mut Builder) {
+        let phases = b.ld(self.phases, LoadKind::Ordinary);
+        let parity = b.sub::<U32>(phases, 1);
+        let parity = b.and::<U32>(parity, 1);
+        wait::for_phase(b, self.limit, self.mbarrier, parity);
+    }
 }
 
 /// Where a column's vectors lie.
@@ -40,8 +90,11 @@ pub(crate) struct Regions {
     /// From the first region to the second, and from each of the others to the next.
     to_second: Val<U32>,
     each: u32,
-    /// Of the first column: `[warps]`, the norm's factor as each warp has it.
-    factors: Shared<F32>,
+    /// Whether the columns have norms' factors.
+    normalised: Val<Pred>,
+    /// Of the first column: the norm's factor.
+    factor: Shared<F32>,
+    ready: Ready,
     /// Of the first column: the address that its products go to, or 0.
     result: Shared<U64>,
     /// Of the first column: `[threads]`, products of the gate.
@@ -52,15 +105,29 @@ impl Regions {
     /// Regions like the one that begins at `base`, behind so many bytes of dynamic shared memory, and ends with what this
     /// takes.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, company: &Company<'_>, base: Shared<F32>, before: u32) -> Regions {
+    pub(crate) fn new(
+        b: &mut Builder,
+        company: &Company<'_>,
+        normalised: Val<Pred>,
+        base: Shared<F32>,
+        before: u32,
+    ) -> Regions {
         let warps = b.warps();
-        let of_warps = warps.next_multiple_of(2);
-        let (gates, factors) = (b.dynamic_shared(32 * warps), b.dynamic_shared(of_warps + 2));
-        let result = factors.at(of_warps).cast();
+        let (gates, factor) = (b.dynamic_shared(32 * warps), b.dynamic_shared(4));
+        let result = factor.at(2).cast();
         let each = b.dynamic_taken() - before;
         b.shared_of_column(each);
         let (rest, base) = (b.shared_address(company.rest), b.shared_address(base));
-        Regions { count: company.count, to_second: b.sub::<U32>(rest, base), each, factors, result, gates }
+        Regions {
+            count: company.count,
+            normalised,
+            to_second: b.sub::<U32>(rest, base),
+            each,
+            factor,
+            ready: company.ready,
+            result,
+            gates,
+        }
     }
 
     /// Runs `body` for each column: in the whole block, or in a whole warp.
@@ -113,26 +180,29 @@ impl Regions {
         Column { number, shift: b.selp::<U32>(0, further, is_first) }
     }
 
-    /// Keeps the norm's factor of each lane's column, by a whole warp for itself.
+    /// Keeps the norm's factor of each lane's column for all warps, by a whole one.
     #[track_caller]
     pub(crate) fn set_factor(&self, b: &mut Builder, column: Column, factor: Val<F32>) {
         let lane = b.lane();
         let owns = b.setp_eq(lane, column.number);
-        let to = self.factor_at(b, column);
+        let to = b.byte_index(self.factor, column.shift, 1);
         b.if_(owns, |b| b.st(to, factor));
+        b.bar_warp_sync(); // every lane has stored its own
+        let leads = b.setp_eq(lane, 0);
+        b.if_(leads, |b| self.ready.arrive(b));
     }
 
-    /// The norm's factor of a column, behind a barrier of the warp.
+    /// The norm's factor of a column, once it is there; 1 where there is none.
     #[track_caller]
     pub(crate) fn factor(&self, b: &mut Builder, column: Column) -> Val<F32> {
-        let at = self.factor_at(b, column);
-        b.ld(at, LoadKind::Ordinary)
-    }
-
-    fn factor_at(&self, b: &mut Builder, column: Column) -> Shared<F32> {
-        let warp = b.warp_id();
-        let at = b.index(self.factors, warp);
-        b.byte_index(at, column.shift, 1)
+        let factor = b.var::<F32>(1.0);
+        b.if_(self.normalised, |b| {
+            self.ready.wait(b);
+            let at = b.byte_index(self.factor, column.shift, 1);
+            let found = b.ld(at, LoadKind::Ordinary);
+            b.set(factor, found);
+        });
+        b.get(factor)
     }
 
     /// Keeps where a column's products go, by one thread; a barrier of the block must follow. To find it out behind the

@@ -411,15 +411,18 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
     let along = Along::one_of(b, super_blocks, widths.iter().map(|(k, _)| count(*k)));
     let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), ring);
     let share = values.deal(b, rows, super_blocks, one);
-    let regions = company.map(|company| Regions::new(b, &company, staged.base(), before));
+    let regions = company.map(|company| Regions::new(b, &company, normalised, staged.base(), before));
     match (company, &regions) {
         (Some(company), Some(regions)) => {
-            // The last warp has no more to stage than any other.
+            // The last warp has no more to stage than any other, and no more rows.
             let tid = b.tid();
             let keeps = b.setp_eq(tid, 32 * (b.warps() - 1));
             let x_of = |b: &mut Builder, number: Val<U32>| (company.vectors)(b, number).x;
             staged.fill_columns(b, &asked, wanted, regions, x_of, |b, column| {
                 b.if_(keeps, |b| {
+                    let is_first = b.setp_eq(column.number, 0);
+                    let begins = b.and_pred(is_first, normalised);
+                    b.if_(begins, |b| company.ready.begin(b));
                     let vectors = (company.vectors)(b, column.number);
                     regions.set_result(b, column, &vectors);
                 });
@@ -431,24 +434,30 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
         handed.meet(b);
     }
     b.bar_sync();
-    let factor = |b: &mut Builder, staged: &Staged| {
-        let scale = b.var::<F32>(1.0);
-        b.if_(normalised, |b| {
-            let (count, k) = (Size::Const(count(normalised_k)), Size::Const(normalised_k));
-            let inverse = staged.inverse_rms(b, count, k, eps);
-            b.set(scale, inverse);
-        });
-        b.get(scale)
+    let inverse = |b: &mut Builder, staged: &Staged| {
+        let (count, k) = (Size::Const(count(normalised_k)), Size::Const(normalised_k));
+        staged.inverse_rms(b, count, k, eps)
     };
     let scale = match &regions {
-        None => Some(factor(b, &staged)),
+        None => {
+            let scale = b.var::<F32>(1.0);
+            b.if_(normalised, |b| {
+                let inverse = inverse(b, &staged);
+                b.set(scale, inverse);
+            });
+            Some(b.get(scale))
+        }
         Some(regions) => {
-            // A lane a column, so that several take no longer than one.
-            let own = regions.of_lane(b);
-            let staged = staged.behind(b, own.shift);
-            let factor = factor(b, &staged);
-            regions.set_factor(b, own, factor);
-            b.bar_warp_sync(); // the factors are in shared memory
+            let warp = b.warp_id();
+            let is_last = b.setp_eq(warp, b.warps() - 1);
+            let computes = b.and_pred(is_last, normalised);
+            b.if_(computes, |b| {
+                // A lane a column, so that several take no longer than one.
+                let own = regions.of_lane(b);
+                let staged = staged.behind(b, own.shift);
+                let inverse = inverse(b, &staged);
+                regions.set_factor(b, own, inverse);
+            });
             None
         }
     };

@@ -3,7 +3,9 @@
 //! Whoever has polled for longer than the limit sets the abort word, which everybody reads who waits, at every 32nd poll.
 //! Then all blocks leave the kernel.
 
-use crate::ptx::{Builder, Compare, Global, LoadOrder, Order, Pred, Scope, StoreOrder, U32, U64, Val, Var};
+use crate::ptx::{
+    Builder, Compare, Global, LoadOrder, Order, Pred, Scope, Shared, StoreOrder, U32, U64, Val, Var, Work,
+};
 
 /// How long a block waits.
 #[derive(Debug, Clone, Copy)]
@@ -99,4 +101,22 @@ impl Wait {
             });
         });
     }
+}
+
+/// Waits for the last phase of a parity, or until the limit is over.
+pub(crate) fn for_phase(b: &mut Builder, limit: Limit, mbarrier: Shared<U64>, parity: Val<U32>) {
+    let poll = |b: &mut Builder| {
+        let over = b.mbarrier_poll(mbarrier, parity);
+        b.not_pred(over)
+    };
+    let lacks = poll(b);
+    b.if_(lacks, |b| {
+        let wait = Wait::new(b, limit);
+        b.do_while(|b| {
+            b.each_iteration(Work::Few);
+            wait.count(b);
+            let lacks = poll(b);
+            wait.goes_on(b, lacks)
+        });
+    });
 }

@@ -1,6 +1,6 @@
 use super::{Part, Ring};
 use crate::blocks::slot::Run;
-use crate::blocks::wait::{Limit, Wait};
+use crate::blocks::wait::{self, Limit};
 use crate::formats::Weights;
 use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
@@ -49,7 +49,7 @@ impl Consumer {
             b.if_(any, |b| {
                 let parity = b.sub::<U32>(before, 1);
                 let parity = b.and::<U32>(parity, 1);
-                self.wait(b, heard, parity);
+                wait::for_phase(b, self.limit, heard, parity);
             });
             let follows = b.selp::<U32>(1, 0, head_follows);
             b.st(word, follows);
@@ -156,26 +156,8 @@ impl Consumer {
         let full = b.byte_index(part.full, slot, 1);
         let phase = b.shr::<U32>(at, UNIT_BITS + ENTRIES.trailing_zeros());
         let parity = b.and::<U32>(phase, 1);
-        self.wait(b, full, parity);
+        wait::for_phase(b, self.limit, full, parity);
         (b.byte_index(part.memory, begin, UNIT_BYTES), full)
-    }
-
-    /// Waits for the last phase of a parity, or until the limit is over.
-    fn wait(&self, b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
-        let poll = |b: &mut Builder| {
-            let over = b.mbarrier_poll(mbarrier, parity);
-            b.not_pred(over)
-        };
-        let lacks = poll(b);
-        b.if_(lacks, |b| {
-            let wait = Wait::new(b, self.limit);
-            b.do_while(|b| {
-                b.each_iteration(Work::Few);
-                wait.count(b);
-                let lacks = poll(b);
-                wait.goes_on(b, lacks)
-            });
-        });
     }
 }
 

@@ -3,7 +3,7 @@
 use super::trace::Ends;
 use super::{Decoder, Pass, PersistentDecoder};
 use crate::blocks::attend::Out;
-use crate::blocks::company;
+use crate::blocks::company::{self, Ready};
 use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots};
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
@@ -22,6 +22,8 @@ pub(super) struct Vectors {
     first: First,
     /// The address of the block's device memory for second planes of vectors.
     second_planes: Shared<U64>,
+    /// When norms' factors are there.
+    pub(super) ready: Ready,
 }
 
 /// How the vectors of a phase of fast numerics go from block to block.
@@ -42,11 +44,17 @@ pub(super) struct Step {
 
 impl Vectors {
     /// Takes the launch's words. By the whole block; a barrier of the block must follow.
-    pub(super) fn new(b: &mut Builder, exchange: Exchange, flags: Global<U32>, layers: Val<U32>) -> Vectors {
+    pub(super) fn new(
+        b: &mut Builder,
+        exchange: Exchange,
+        ready: Ready,
+        flags: Global<U32>,
+        layers: Val<U32>,
+    ) -> Vectors {
         let (slots, first) = (b.param::<Global<F32>>("exchange"), First::new(b));
         let (all, each) = (b.param::<Global<U32>>("second_planes"), b.param::<U32>("second_planes_each"));
         let second_planes = b.shared("second_planes_address", 1);
-        let vectors = Vectors { exchange, slots, flags, first, second_planes };
+        let vectors = Vectors { exchange, slots, flags, first, second_planes, ready };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         b.if_(leads, |b| {

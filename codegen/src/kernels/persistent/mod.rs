@@ -19,6 +19,7 @@ use super::products::Products;
 use super::{Grid, Kernel, incremental_attention};
 use crate::blocks::argmax;
 use crate::blocks::choose::Choose;
+use crate::blocks::company::Ready;
 use crate::blocks::exchange::Exchange;
 use crate::blocks::grid_barrier::GridBarrier;
 use crate::blocks::leader;
@@ -316,7 +317,8 @@ impl<'a> Decoder<'a> {
     fn with_ring(self, b: &mut Builder, ring: Ring, consumers: u32) -> Decoder<'a> {
         let barrier = self.barrier.with_leaving(ring.leaving());
         let exchange = Exchange::new(b, barrier.limit(), consumers, ring.leaving());
-        let vectors = Vectors::new(b, exchange, self.flags, self.layers);
+        let ready = Ready::new(b, barrier.limit());
+        let vectors = Vectors::new(b, exchange, ready, self.flags, self.layers);
         let columns = self.columns.with_limit(b);
         Decoder {
             barrier,

@@ -114,9 +114,9 @@ impl Decoder<'_> {
             let (table, layer_at) = self.entries_of(b, layer);
             let of = Operands { table, layer: layer_at, x, y, residual, eps, kind };
             let vectors = |b: &mut Builder, column: Val<U32>| self.vectors_of(b, at, column);
-            let company = self.ring.filter(|_| self.columns.most() > 1).map(|ring| {
+            let company = self.ring.zip(self.vectors).map(|(ring, of)| {
                 let rest = ring.rest(b);
-                Company { count: b.get(pass.count), rest, vectors: &vectors }
+                Company { count: b.get(pass.count), rest, vectors: &vectors, ready: of.ready }
             });
             let apart = self.second_planes(b);
             let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company, apart };
