@@ -355,7 +355,7 @@ pub(crate) struct Meeting {
 
 impl Handed {
     /// Tells the other blocks how far this one has come; behind a barrier of the block, before the vector is waited for. By a
-    /// thread of the last warp but one, which has no more to stage than others: its fence takes as long as a trip to the L2 cache.
+    /// thread of the last warp but one, which has no more to stage than others: a fence waits for memory.
     #[track_caller]
     pub(crate) fn come(&self, b: &mut Builder) {
         let Meeting { comes, flags, block, .. } = self.meeting;

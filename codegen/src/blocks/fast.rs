@@ -10,7 +10,6 @@ mod places;
 
 use super::company::{Column, Regions};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
-use super::gemv::{AllRows, Share, rows_of_warp};
 use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
@@ -82,25 +81,21 @@ impl Values {
         Values { all, own, along, places, is_run, slot, ways, ring, together: None, regions: None }
     }
 
-    /// The warp's share of `rows`. Warps of a block work on its own together where that is faster and they are of one matrix, as
-    /// `alone` says.
+    /// Lets the block's warps work together on its rows from `first` to `end`, where that is faster and they are of one matrix,
+    /// as `alone` says. Returns how many rows there are, or none where that is not possible at all.
     #[track_caller]
-    pub(crate) fn deal(&mut self, b: &mut Builder, rows: AllRows, along: Size, alone: Val<Pred>) -> Share {
-        let (tile, warps) = (self.places.rows(), b.warps());
-        let block = match rows {
-            AllRows::OfGrid(rows) => {
-                let (first, end) = Share::run_of_grid(b, Size::Reg(rows));
-                return Share::Runs { first, end, tile };
-            }
-            AllRows::OfBlock(first, end) => (first, b.max(end, first)),
-        };
-        let (first, end) = Share::run_of_warp(b, block.0, block.1);
-        let Some((ring, _)) = &self.ring else { return Share::Runs { first, end, tile } };
-        let rows = b.sub(block.1, block.0);
-        let together = Together::new(b, (rows, along), (warps, tile), ring.records(), alone);
-        self.together = Some((together, block.0));
-        let each = rows_of_warp(b, rows, warps);
-        Share::Dealt { first, end, each, tile, block }
+    pub(crate) fn deal(
+        &mut self,
+        b: &mut Builder,
+        (first, end): (Val<U32>, Val<U32>),
+        along: Size,
+        alone: Val<Pred>,
+    ) -> Option<Val<U32>> {
+        let (ring, _) = self.ring.as_ref()?;
+        let rows = b.sub(end, first);
+        let together = Together::new(b, (rows, along), (b.warps(), self.places.rows()), ring.records(), alone);
+        self.together = Some((together, first));
+        Some(rows)
     }
 
     /// The most rows of a tile.

@@ -133,6 +133,30 @@ impl Share {
         }
     }
 
+    /// The warp's share of `rows` of `along` super-blocks each. Warps of a block work on its own together where that is faster and
+    /// they are of one matrix, as `alone` says.
+    #[track_caller]
+    fn of_values(b: &mut Builder, rows: AllRows, values: &mut Values, along: Size, alone: Val<Pred>) -> Share {
+        let tile = values.tile_rows();
+        match rows {
+            AllRows::OfGrid(rows) => {
+                let (first, end) = Share::run_of_grid(b, Size::Reg(rows));
+                Share::Runs { first, end, tile }
+            }
+            AllRows::OfBlock(first, end) => {
+                let block = (first, b.max(end, first));
+                let (first, end) = Share::run_of_warp(b, block.0, block.1);
+                match values.deal(b, block, along, alone) {
+                    None => Share::Runs { first, end, tile },
+                    Some(rows) => {
+                        let each = rows_of_warp(b, rows, b.warps());
+                        Share::Dealt { first, end, each, tile, block }
+                    }
+                }
+            }
+        }
+    }
+
     /// The warp's run of the block's rows from `first` to `end`, and the one behind its last.
     #[track_caller]
     pub(crate) fn run_of_warp(b: &mut Builder, first: Val<U32>, end: Val<U32>) -> (Val<U32>, Val<U32>) {
@@ -410,7 +434,7 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
     let wanted = With { numerics: Numerics::Fast, types, of: &kinds.each }.wanted(b, &forms);
     let along = Along::one_of(b, super_blocks, widths.iter().map(|(k, _)| count(*k)));
     let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), ring);
-    let share = values.deal(b, rows, super_blocks, one);
+    let share = Share::of_values(b, rows, &mut values, super_blocks, one);
     let regions = company.map(|company| Regions::new(b, &company, normalised, staged.base(), before));
     match (company, &regions) {
         (Some(company), Some(regions)) => {
