@@ -2,14 +2,18 @@
 //! for its vector and what becomes of it. The first has it where a single vector has it, the others behind all that the
 //! kernel takes.
 
+use super::along::Along;
+use super::places::{Places, ROWS_OF_COLUMN, VALUES, of_column};
 use super::wait::{self, Limit};
-use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val};
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
 
 /// The columns of a launch, and the vectors of each.
 #[derive(Clone, Copy)]
 pub(crate) struct Company<'a> {
     /// How many there are, the same in the whole grid.
     pub(crate) count: Val<U32>,
+    /// How many the launch has room for.
+    pub(crate) most: Size,
     /// The shared memory for regions.
     pub(crate) rest: Shared<U8>,
     /// The vectors of a column.
@@ -83,10 +87,51 @@ pub(crate) struct Column {
     pub(crate) shift: Val<U32>,
 }
 
-/// The columns' regions.
+/// Whether a launch has room for several columns.
+#[track_caller]
+pub(crate) fn are_several(b: &mut Builder, most: Size) -> Val<Pred> {
+    b.setp(Compare::Gt, most, 1u32)
+}
+
+/// Bytes by which a region is longer than a multiple of 128: lanes of neighbouring columns meet in no bank.
+const APART: u32 = 16;
+
+/// What a lane adds up next, found out before it is multiplied: what stands behind that delays whoever waits for the product.
+pub(crate) struct Turn {
+    row: Var<U32>,
+    shift: Var<U32>,
+}
+
+impl Turn {
+    /// The lane's row.
+    pub(crate) fn row(&self, b: &mut Builder) -> Val<U32> {
+        b.get(self.row)
+    }
+
+    /// How many bytes its column's region lies behind the first one's.
+    pub(crate) fn shift(&self, b: &mut Builder) -> Val<U32> {
+        b.get(self.shift)
+    }
+}
+
+/// What a lane has of a turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OfTurn {
+    /// Its row, or one behind all where no column is left for it.
+    pub(crate) row: Val<U32>,
+    /// How many bytes its column's region lies behind the first one's.
+    pub(crate) shift: Val<U32>,
+    pub(crate) is_first: Val<Pred>,
+}
+
+/// A row behind all.
+const NO_ROW: u32 = u32::MAX;
+
+/// The columns' regions. Where a launch has room for several, each has room for fewer rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Regions {
     count: Val<U32>,
+    most: Size,
     /// From the first region to the second, and from each of the others to the next.
     to_second: Val<U32>,
     each: u32,
@@ -95,11 +140,16 @@ pub(crate) struct Regions {
     /// Of the first column: the norm's factor.
     factor: Shared<F32>,
     ready: Ready,
-    /// Of the first column: the address that its products go to, or 0.
+    /// Of the first column: the address that its products go to, or 0, and that of its residual.
     result: Shared<U64>,
-    /// Of the first column: `[threads]`, products of the gate.
+    /// Of the first column: `[warps, rows]`, the values of super-blocks, and then products of the gate.
+    values: Shared<F32>,
     gates: Shared<F32>,
+    rows: Val<U32>,
 }
+
+/// Floats in front of the values: the norm's factor and two addresses.
+const BESIDE: u32 = 8;
 
 impl Regions {
     /// Regions like the one that begins at `base`, behind so many bytes of dynamic shared memory, and ends with what this
@@ -109,25 +159,39 @@ impl Regions {
         b: &mut Builder,
         company: &Company<'_>,
         normalised: Val<Pred>,
-        base: Shared<F32>,
-        before: u32,
+        (base, before): (Shared<F32>, u32),
+        along: &Along,
     ) -> Regions {
         let warps = b.warps();
-        let (gates, factor) = (b.dynamic_shared(32 * warps), b.dynamic_shared(4));
-        let result = factor.at(2).cast();
-        let each = b.dynamic_taken() - before;
+        let vector = b.dynamic_taken() - before;
+        let factor = b.dynamic_shared::<F32>(BESIDE + (VALUES + 32) * warps);
+        let (values, values_of_column) = (factor.at(BESIDE), of_column(along));
+        let bytes = vector + 4 * (BESIDE + (values_of_column + ROWS_OF_COLUMN) * warps);
+        let each = bytes.next_multiple_of(128) + APART;
         b.shared_of_column(each);
         let (rest, base) = (b.shared_address(company.rest), b.shared_address(base));
+        let to_second = b.sub::<U32>(rest, base);
+        let several = are_several(b, company.most);
+        let gates = b.selp::<U32>(values_of_column * warps, VALUES * warps, several);
         Regions {
             count: company.count,
+            most: company.most,
             normalised,
-            to_second: b.sub::<U32>(rest, base),
+            to_second: b.add::<U32>(to_second, APART),
             each,
             factor,
             ready: company.ready,
-            result,
-            gates,
+            result: factor.at(4).cast(),
+            values,
+            gates: b.index(values, gates),
+            rows: b.selp::<U32>(ROWS_OF_COLUMN, 32, several),
         }
+    }
+
+    /// The first column's values, and whether the launch has room for several.
+    #[track_caller]
+    pub(crate) fn values(&self, b: &mut Builder) -> (Shared<F32>, Val<Pred>) {
+        (self.values, are_several(b, self.most))
     }
 
     /// Runs `body` for each column: in the whole block, or in a whole warp.
@@ -143,6 +207,51 @@ impl Regions {
             b.set(number, next);
             b.setp_lt::<U32>(next, self.count)
         });
+    }
+
+    /// The lane's first turn in a tile that begins with row `first`, as `places` deals lanes to columns.
+    #[track_caller]
+    pub(crate) fn first_turn(&self, b: &mut Builder, places: &Places, first: Val<U32>) -> Turn {
+        let before = b.mov::<U32>(0);
+        let (row, shift) = self.turn(b, places, before, first);
+        Turn { row: b.var(row), shift: b.var(shift) }
+    }
+
+    /// Runs `body` for all columns by turns, each with those that have lanes at once, in a whole warp: with what the lane has
+    /// of it, and whether it is the first.
+    #[track_caller]
+    pub(crate) fn by_turns(
+        &self,
+        b: &mut Builder,
+        (places, turn): (&Places, &Turn),
+        first_row: Val<U32>,
+        body: impl FnOnce(&mut Builder, OfTurn),
+    ) {
+        let before = b.var::<U32>(0);
+        b.do_while(|b| {
+            let first = b.get(before);
+            let of = OfTurn { row: b.get(turn.row), shift: b.get(turn.shift), is_first: b.setp_eq(first, 0) };
+            body(b, of);
+            let at_once = places.columns(b);
+            let next = b.add::<U32>(first, at_once);
+            b.set(before, next);
+            let more = b.setp_lt::<U32>(next, self.count);
+            b.if_(more, |b| {
+                let (row, shift) = self.turn(b, places, next, first_row);
+                b.set(turn.row, row);
+                b.set(turn.shift, shift);
+            });
+            more
+        });
+    }
+
+    /// The lane's row and the shift of its column, in the turn behind so many columns.
+    fn turn(&self, b: &mut Builder, places: &Places, before: Val<U32>, first_row: Val<U32>) -> (Val<U32>, Val<U32>) {
+        let (row, number) = places.of_lane(b);
+        let (row, number) = (b.add::<U32>(first_row, row), b.add::<U32>(before, number));
+        let there = b.setp_lt::<U32>(number, self.count);
+        let shift = self.of(b, number).shift;
+        (b.selp::<U32>(row, NO_ROW, there), shift)
     }
 
     /// How many bytes behind the first region the one behind a column's lies.
@@ -169,11 +278,11 @@ impl Regions {
         b.setp(Compare::Gt, self.count, 1u32)
     }
 
-    /// The lane's column: lane 0 has the first one, lanes behind the last one have that one as well.
+    /// The column of that number, which a lane has for itself, or the last one where there is none.
     #[track_caller]
-    pub(crate) fn of_lane(&self, b: &mut Builder) -> Column {
-        let (lane, last) = (b.lane(), b.sub::<U32>(self.count, 1));
-        let number = b.min::<U32>(lane, last);
+    pub(crate) fn of(&self, b: &mut Builder, number: Val<U32>) -> Column {
+        let last = b.sub::<U32>(self.count, 1);
+        let number = b.min::<U32>(number, last);
         let before = b.sub::<U32>(number, 1);
         let further = b.mad::<U32>(before, self.each, self.to_second);
         let is_first = b.setp_eq(number, 0);
@@ -192,20 +301,20 @@ impl Regions {
         b.if_(leads, |b| self.ready.arrive(b));
     }
 
-    /// The norm's factor of a column, once it is there; 1 where there is none.
+    /// The norm's factor of the column whose region lies so far behind the first one's, once it is there; 1 where there is none.
     #[track_caller]
-    pub(crate) fn factor(&self, b: &mut Builder, column: Column) -> Val<F32> {
+    pub(crate) fn factor(&self, b: &mut Builder, shift: Val<U32>) -> Val<F32> {
         let factor = b.var::<F32>(1.0);
         b.if_(self.normalised, |b| {
             self.ready.wait(b);
-            let at = b.byte_index(self.factor, column.shift, 1);
+            let at = b.byte_index(self.factor, shift, 1);
             let found = b.ld(at, LoadKind::Ordinary);
             b.set(factor, found);
         });
         b.get(factor)
     }
 
-    /// Keeps where a column's products go, by one thread; a barrier of the block must follow. To find it out behind the
+    /// Keeps where a column's products go and its residual is, by one thread; a barrier of the block must follow. To find it out behind the
     /// products would delay whoever waits for them.
     #[track_caller]
     pub(crate) fn set_result(&self, b: &mut Builder, column: Column, of: &Vectors) {
@@ -215,22 +324,32 @@ impl Regions {
             None => address,
         };
         let to = b.byte_index(self.result, column.shift, 1);
-        b.st(to, address);
+        let residual = b.address(of.residual);
+        b.st_vector(to, [address, residual]);
     }
 
-    /// Where a column's products go, and whether they are written.
+    /// Its residual.
     #[track_caller]
-    pub(crate) fn result(&self, b: &mut Builder, column: Column) -> (Global<F32>, Val<Pred>) {
-        let at = b.byte_index(self.result, column.shift, 1);
+    pub(crate) fn residual(&self, b: &mut Builder, shift: Val<U32>) -> Global<F32> {
+        let at = b.byte_index(self.result, shift, 1);
+        let address = b.ld(at.at(1), LoadKind::Ordinary);
+        b.global_ptr(address)
+    }
+
+    /// Where its products go, and whether they are written.
+    #[track_caller]
+    pub(crate) fn result(&self, b: &mut Builder, shift: Val<U32>) -> (Global<F32>, Val<Pred>) {
+        let at = b.byte_index(self.result, shift, 1);
         let address = b.ld(at, LoadKind::Ordinary);
         (b.global_ptr(address), b.setp_ne::<U64>(address, 0u64))
     }
 
-    /// The thread's place for the gate of a column.
+    /// Its place for the gate of a row of the warp's tile.
     #[track_caller]
-    pub(crate) fn gate(&self, b: &mut Builder, column: Column) -> Shared<F32> {
-        let tid = b.tid();
-        let at = b.index(self.gates, tid);
-        b.byte_index(at, column.shift, 1)
+    pub(crate) fn gate(&self, b: &mut Builder, shift: Val<U32>, row: Val<U32>) -> Shared<F32> {
+        let warp = b.warp_id();
+        let row = b.mad::<U32>(warp, self.rows, row);
+        let at = b.index(self.gates, row);
+        b.byte_index(at, shift, 1)
     }
 }

@@ -173,11 +173,6 @@ impl Words {
         }
     }
 
-    /// Takes any values: nobody waits for these words.
-    pub(crate) fn expect_none(&self, b: &mut Builder) {
-        self.each().for_each(|value| b.set(*value, 0.0));
-    }
-
     /// Takes values that came another way.
     pub(crate) fn set(&self, b: &mut Builder, values: &[Val<F32>]) {
         for (to, value) in self.each().zip(values) {

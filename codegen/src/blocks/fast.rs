@@ -5,28 +5,25 @@
 //! nothing but the row and the vector: not on the tile, or the grid. Where a vector is too long to be staged at once, what
 //! is added to a row begins its chain instead of ending it.
 
-mod along;
-mod places;
-
-use super::company::{Column, Regions};
+use super::along::Along;
+use super::company::{Column, OfTurn, Regions, Turn};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
+use super::places::{Places, VALUES, of_column};
 use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
 use crate::formats::{Form, Int8, Quantised, ScaleGroup, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
-pub(crate) use along::Along;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
-pub(crate) use places::Places;
-use places::VALUES;
 
 /// The values of a warp's super-blocks.
 #[derive(Debug, Clone)]
 pub(crate) struct Values {
-    /// The places of all warps, and the warp's own.
+    /// The places of all warps, the warp's own, and how many each has.
     all: Shared<F32>,
     own: Shared<F32>,
+    each: Size,
     along: Along,
     places: Places,
     /// Whether the vector is staged whole and rows follow each other in whole super-blocks.
@@ -45,7 +42,7 @@ pub(crate) struct Values {
 
 impl Values {
     /// Takes the shared memory, for rows of `types` of which `along` super-blocks are staged, in so many bytes. Weights
-    /// come through `ring`, where there is one.
+    /// come through `ring`, where there is one; each column's values lie in its region, where there may be several.
     #[track_caller]
     pub(crate) fn new(
         b: &mut Builder,
@@ -53,14 +50,22 @@ impl Values {
         along: &Along,
         is_run: bool,
         vector_bytes: u32,
-        ring: Option<Consumer>,
+        (ring, regions): (Option<Consumer>, Option<Regions>),
     ) -> Values {
-        let all = b.dynamic_shared::<F32>(VALUES * b.warps());
+        let (all, several) = match &regions {
+            None => (b.dynamic_shared(VALUES * b.warps()), None),
+            Some(regions) => {
+                let (values, several) = regions.values(b);
+                (values, Some(several))
+            }
+        };
+        let each =
+            several.map_or(Size::Const(VALUES), |several| Size::Reg(b.selp::<U32>(of_column(along), VALUES, several)));
         let warp = b.warp_id();
         let beside = vector_bytes + 4 * VALUES * b.warps();
         let loads = ring.is_none() && b.target().sm() >= 80 && is_run;
         let slot = loads.then(|| Slot::new(b, types, beside));
-        let places = Places::new(b, along);
+        let places = Places::new(b, along, several);
         let mut ways: Vec<((u32, bool), Way)> = Vec::new();
         if let Some(slot) = &slot {
             for ty in types.iter().filter(|ty| format(**ty).int8().is_some()) {
@@ -76,9 +81,10 @@ impl Values {
             let lane = b.lane();
             (ring, Way::new(b, along, lane, Size::Reg(ring.records())))
         });
-        let own = b.byte_index(all, warp, VALUES * 4);
+        let own = b.mul::<U32>(warp, each);
+        let own = b.index(all, own);
         let along = along.clone();
-        Values { all, own, along, places, is_run, slot, ways, ring, together: None, regions: None }
+        Values { all, own, each, along, places, is_run, slot, ways, ring, together: None, regions }
     }
 
     /// Lets the block's warps work together on its rows from `first` to `end`, where that is faster and they are of one matrix,
@@ -103,9 +109,10 @@ impl Values {
         self.places.rows()
     }
 
-    /// The same with the vectors of several columns.
-    pub(crate) fn with_regions(self, regions: Option<Regions>) -> Values {
-        Values { regions, ..self }
+    /// The lane's first turn in a tile that begins with row `first`.
+    #[track_caller]
+    pub(crate) fn first_turn(&self, b: &mut Builder, regions: &Regions, first: Val<U32>) -> Turn {
+        regions.first_turn(b, &self.places, first)
     }
 
     /// The dot products of rows `rows.first` to `rows.end`, at most [`Values::tile_rows`] of them, each added to its
@@ -121,12 +128,14 @@ impl Values {
         before: Val<F32>,
     ) -> Products {
         self.multiply(b, matrix, staged, tile, rows);
-        let products = self.fold(b, matrix, tile, rows, before, None);
+        let lane = b.lane();
+        let row = b.add::<U32>(rows.first, lane);
+        let products = self.fold(b, matrix, tile, rows, before, (row, None));
         self.meet(b); // the values have been read
         products
     }
 
-    /// The same for each column, from 0 on.
+    /// The same for all columns, by turns: a lane has a row and a column. `first` is the lane's first turn.
     #[track_caller]
     pub(crate) fn rows_of_columns(
         &self,
@@ -134,14 +143,14 @@ impl Values {
         matrix: Matrix<'_>,
         (staged, tile): (&Staged, Tile),
         rows: Rows,
-        regions: &Regions,
-        body: impl FnOnce(&mut Builder, Column, Products),
+        (regions, first): (&Regions, &Turn),
+        body: impl FnOnce(&mut Builder, OfTurn, Products),
     ) {
         self.multiply(b, matrix, staged, tile, rows);
-        regions.each(b, |b, column| {
+        regions.by_turns(b, (&self.places, first), rows.first, |b, turn| {
             let zero = b.mov(0.0);
-            let products = self.fold(b, matrix, tile, rows, zero, Some(column));
-            body(b, column, products);
+            let products = self.fold(b, matrix, tile, rows, zero, (turn.row, Some(turn.shift)));
+            body(b, turn, products);
         });
         self.meet(b); // the values have been read
     }
@@ -169,7 +178,7 @@ impl Values {
         self.meet(b); // the values are in shared memory
     }
 
-    /// Adds up the values of a column's rows, a lane a row.
+    /// Adds up the values of a lane's row, if that is one of the tile, in the region that lies so far behind the first one.
     fn fold(
         &self,
         b: &mut Builder,
@@ -177,15 +186,14 @@ impl Values {
         tile: Tile,
         rows: Rows,
         before: Val<F32>,
-        column: Option<Column>,
+        (row, shift): (Val<U32>, Option<Val<U32>>),
     ) -> Products {
-        let lane = b.lane();
-        let row = b.add::<U32>(rows.first, lane);
         let is_row = b.setp_lt::<U32>(row, rows.end);
         let types = fitting(matrix.types, tile.k());
         let sum = b.var(before);
-        let from = self.at(b, rows, lane);
-        let from = of_column(b, from, column);
+        let (of_tile, _) = self.places.of_lane(b);
+        let from = self.at(b, rows, of_tile);
+        let from = in_region(b, from, shift);
         let is_float = |ty: &&WeightType| form(**ty, Numerics::Fast) == Form::Float;
         let floats: Vec<WeightType> = types.iter().filter(is_float).copied().collect();
         let fold = |b: &mut Builder, count: Size| {
@@ -243,7 +251,7 @@ impl Values {
     /// The place of the warp's values: of the block's, where warps work together.
     fn base(&self, b: &mut Builder, together: &Together) -> Shared<F32> {
         let warp = b.warp_id();
-        let before = b.mul::<U32>(warp, VALUES);
+        let before = b.mul::<U32>(warp, self.each);
         let before = b.selp::<U32>(0, before, together.is);
         b.index(self.all, before)
     }
@@ -391,7 +399,7 @@ impl Values {
             let work = Work::Shared(run.ty, SUPER_BLOCK);
             let keep = |b: &mut Builder, column: Option<Column>, value: Val<F32>| {
                 let to = b.index(base, to);
-                let to = of_column(b, to, column);
+                let to = in_region(b, to, column.map(|column| column.shift));
                 b.if_(has, |b| b.st(to, value));
             };
             let dot = |b: &mut Builder, column: Option<Column>| {
@@ -474,7 +482,7 @@ impl Values {
                 b.if_(writes, |b| {
                     let row = b.sub::<U32>(row, tile.first);
                     let to = self.at(b, tile, row);
-                    let to = of_column(b, to, column);
+                    let to = in_region(b, to, column.map(|column| column.shift));
                     b.st(to, sum);
                 });
             }
@@ -482,11 +490,11 @@ impl Values {
     }
 }
 
-/// The place in a column's region.
-fn of_column<T>(b: &mut Builder, place: Shared<T>, column: Option<Column>) -> Shared<T> {
-    match column {
+/// The place in the region that lies so many bytes behind the first one.
+fn in_region<T>(b: &mut Builder, place: Shared<T>, shift: Option<Val<U32>>) -> Shared<T> {
+    match shift {
         None => place,
-        Some(column) => b.byte_index(place, column.shift, 1),
+        Some(shift) => b.byte_index(place, shift, 1),
     }
 }
 

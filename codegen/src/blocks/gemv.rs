@@ -3,10 +3,11 @@
 //! A vector too long for shared memory is staged in parts; the partial sums then wait in `y`, which the same lane reads
 //! again, so no barrier is needed for them.
 
-use super::company::{Column, Company, Regions};
+use super::along::Along;
+use super::company::{Company, OfTurn, Regions, Turn};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::exchange::Handed;
-use super::fast::{Along, Values};
+use super::fast::Values;
 use super::ring::Consumer;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use crate::formats::form;
@@ -231,21 +232,29 @@ impl Pass {
         self.rows_after(b, matrix, rows, zero)
     }
 
-    /// The dot products of a tile with the vector, or with that of each column, for `body`; the norm's factor with them.
+    /// The lane's first turn in a tile that begins with row `first`, where there may be several columns.
+    #[track_caller]
+    pub(crate) fn first_turn(&self, b: &mut Builder, first: Val<U32>) -> Option<Turn> {
+        let (regions, values) = self.regions.as_ref().zip(self.values.as_ref())?;
+        Some(values.first_turn(b, regions, first))
+    }
+
+    /// The dot products of a tile with the vector, or in turns with those of columns, for `body`; the norm's factor with them.
     #[track_caller]
     pub(crate) fn each_product(
         &self,
         b: &mut Builder,
         matrix: Matrix<'_>,
         rows: Rows,
-        body: impl FnOnce(&mut Builder, Option<Column>, Products, Option<Val<F32>>),
+        first: Option<&Turn>,
+        body: impl FnOnce(&mut Builder, Option<OfTurn>, Products, Option<Val<F32>>),
     ) {
-        match (&self.regions, &self.values) {
-            (Some(regions), Some(values)) => {
+        match (&self.regions, &self.values, first) {
+            (Some(regions), Some(values), Some(first)) => {
                 let with = (&self.staged, self.tile);
-                values.rows_of_columns(b, matrix, with, rows, regions, |b, column, products| {
-                    let factor = regions.factor(b, column);
-                    body(b, Some(column), products, Some(factor));
+                values.rows_of_columns(b, matrix, with, rows, (regions, first), |b, turn, products| {
+                    let factor = regions.factor(b, turn.shift);
+                    body(b, Some(turn), products, Some(factor));
                 });
             }
             _ => {
@@ -292,7 +301,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         Numerics::Exact => None,
         Numerics::Fast => {
             let types = fitting(with.types, k);
-            Some(Values::new(b, &types, &Along::constant(most), is_whole && !is_cut, staged.bytes(), None))
+            Some(Values::new(b, &types, &Along::constant(most), is_whole && !is_cut, staged.bytes(), (None, None)))
         }
     };
     if is_whole {
@@ -433,9 +442,10 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
     let kinds = of(b);
     let wanted = With { numerics: Numerics::Fast, types, of: &kinds.each }.wanted(b, &forms);
     let along = Along::one_of(b, super_blocks, widths.iter().map(|(k, _)| count(*k)));
-    let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), ring);
+    let region = (staged.base(), before);
+    let regions = company.map(|company| Regions::new(b, &company, normalised, region, &along));
+    let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), (ring, regions));
     let share = Share::of_values(b, rows, &mut values, super_blocks, one);
-    let regions = company.map(|company| Regions::new(b, &company, normalised, staged.base(), before));
     match (company, &regions) {
         (Some(company), Some(regions)) => {
             // The last warp has no more to stage than any other, and no more rows.
@@ -477,7 +487,8 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
             let computes = b.and_pred(is_last, normalised);
             b.if_(computes, |b| {
                 // A lane a column, so that several take no longer than one.
-                let own = regions.of_lane(b);
+                let lane = b.lane();
+                let own = regions.of(b, lane);
                 let staged = staged.behind(b, own.shift);
                 let inverse = inverse(b, &staged);
                 regions.set_factor(b, own, inverse);
@@ -486,8 +497,7 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
         }
     };
     let tile = Tile::new(b, size, ROWS_TOGETHER);
-    let values = Some(values.with_regions(regions));
-    (Pass { staged, tile, values, scale, ends: None, regions }, Prepared { kinds, share })
+    (Pass { staged, tile, values: Some(values), scale, ends: None, regions }, Prepared { kinds, share })
 }
 
 /// Where results go.

@@ -2,6 +2,7 @@
 //! no kernel and no launch, and is used by more than one kernel. Every block's result depends on shapes alone, never on
 //! how many warps or blocks share the work, so that all decoder paths agree to the last bit.
 
+pub(crate) mod along;
 pub(crate) mod argmax;
 pub(crate) mod arrival;
 pub(crate) mod attend;
@@ -25,6 +26,7 @@ pub(crate) mod math;
 pub(crate) mod mma_attention;
 pub(crate) mod next_columns;
 pub(crate) mod norm;
+pub(crate) mod places;
 pub(crate) mod qk;
 pub(crate) mod quantise;
 pub(crate) mod quantise_columns;

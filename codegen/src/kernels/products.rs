@@ -1,12 +1,13 @@
 use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
-use crate::blocks::company::Company;
+use crate::blocks::along::Along;
+use crate::blocks::company::{Company, OfTurn};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::exchange::{self, Handed};
-use crate::blocks::fast::{Along, Places};
 use crate::blocks::gemv::{self, AllRows, AnyInput, Kinds, Pass, Prepared, Share};
 use crate::blocks::math;
+use crate::blocks::places::Places;
 use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::blocks::together::Together;
@@ -121,7 +122,8 @@ impl Products {
         whole && self.types.iter().any(|ty| form(*ty, Numerics::Fast) != Form::Float)
     }
 
-    /// Lets a ring take the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them. Once those of
+    /// Lets a ring take the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them where the launch has
+    /// room for `several` columns or not. Once those of
     /// the phase before another one are in the ring, runs `begins` with that one's `step`, which is not 0.
     pub(crate) fn fill(
         &self,
@@ -129,7 +131,7 @@ impl Products {
         ring: &Producer,
         table: Global<U8>,
         [phase, layer, step]: [Val<U32>; 3],
-        (first, end): (Val<U32>, Val<U32>),
+        ((first, end), several): ((Val<U32>, Val<U32>), Val<Pred>),
         begins: impl FnOnce(&mut Builder, Val<U32>),
     ) {
         let chosen = Chosen::new(b, &self.shape, phase, layer);
@@ -137,7 +139,7 @@ impl Products {
         let along = b.mov::<U32>(super_blocks);
         let counts = self.widths().map(|(width, _)| width.div_ceil(SUPER_BLOCK));
         let of_row = Along::one_of(b, super_blocks, counts);
-        let tile = Places::new(b, &of_row).rows();
+        let tile = Places::new(b, &of_row, Some(several)).rows();
         let end = b.max(end, first);
         let rows = b.sub(end, first);
         let alone = b.setp_eq(chosen.matrices, 1);
@@ -262,22 +264,32 @@ impl Products {
                     let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
                     let (first, end) = (b.sub::<U32>(first, from), b.sub::<U32>(end, from));
                     let rows = Rows { first, end: Size::Reg(end) };
-                    let first = operands.of.residual;
                     let addend = b.var::<F32>(0.0);
-                    self.addend(b, (operands, chosen), (number, rows), first, addend);
-                    pass.each_product(b, matrix, rows, |b, column, products, factor| {
-                        // That of the first column is on its way beside the weights.
-                        if let (Some(column), Some(company)) = (column, operands.company) {
-                            let further = b.setp_ne(column.number, 0);
-                            b.if_(further, |b| {
-                                let residual = (company.vectors)(b, column.number).residual;
-                                self.addend(b, (operands, chosen), (number, rows), residual, addend);
-                            });
+                    // That of the first turn is on its way beside the weights.
+                    let first = pass.first_turn(b, rows.first);
+                    let (row, shift) = match &first {
+                        Some(first) => (first.row(b), Some(first.shift(b))),
+                        None => {
+                            let lane = b.lane();
+                            (b.add::<U32>(rows.first, lane), None)
                         }
-                        let (gate, y, of_column) = match (column, &pass.regions) {
-                            (Some(column), Some(regions)) => {
-                                let (y, writes) = regions.result(b, column);
-                                (Gate::Place(regions.gate(b, column)), y, Some(writes))
+                    };
+                    let of = (pass, number);
+                    self.addend(b, (operands, chosen), of, (row, rows.end), shift, addend);
+                    pass.each_product(b, matrix, rows, first.as_ref(), |b, turn, products, factor| {
+                        if let Some(OfTurn { row, shift, is_first }) = turn {
+                            let further = b.not_pred(is_first);
+                            let shift = Some(shift);
+                            let ask = |b: &mut Builder| {
+                                self.addend(b, (operands, chosen), of, (row, rows.end), shift, addend);
+                            };
+                            b.if_(further, ask);
+                        }
+                        let (gate, y, of_column) = match (turn, &pass.regions) {
+                            (Some(OfTurn { row, shift, .. }), Some(regions)) => {
+                                let (y, writes) = regions.result(b, shift);
+                                let of_tile = b.sub::<U32>(row, rows.first);
+                                (Gate::Place(regions.gate(b, shift, of_tile)), y, Some(writes))
                             }
                             _ => (Gate::Own(gate), operands.of.y, None),
                         };
@@ -327,13 +339,12 @@ impl Products {
         &self,
         b: &mut Builder,
         (operands, chosen): (&AnyOperands<'_>, &Chosen),
-        (number, rows): (Val<U32>, Rows),
-        residual: Global<F32>,
+        (pass, number): (&Pass, Val<U32>),
+        (row, end): (Val<U32>, Size),
+        shift: Option<Val<U32>>,
         addend: Var<F32>,
     ) {
-        let lane = b.lane();
-        let row = b.add::<U32>(rows.first, lane);
-        let inside = b.setp_lt::<U32>(row, rows.end);
+        let inside = b.setp_lt::<U32>(row, end);
         if self.shape.qkv_bias {
             let has_bias = b.and_pred(inside, chosen.is_qkv);
             b.if_(has_bias, |b| {
@@ -343,9 +354,15 @@ impl Products {
             });
         }
         let has_residual = b.and_pred(inside, chosen.has_residual);
-        b.if_(has_residual, |b| match operands.exchanged {
-            None => load(b, addend, residual, row),
-            Some(exchanged) => exchanged.load(b, addend, residual, row),
+        b.if_(has_residual, |b| {
+            let residual = match (shift, &pass.regions) {
+                (Some(shift), Some(regions)) => regions.residual(b, shift),
+                _ => operands.of.residual,
+            };
+            match operands.exchanged {
+                None => load(b, addend, residual, row),
+                Some(exchanged) => exchanged.load(b, addend, residual, row),
+            }
         });
     }
 }

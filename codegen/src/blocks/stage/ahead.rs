@@ -109,11 +109,7 @@ impl Asked {
                 }
                 self.ask_factors(b, of_gamma, at);
             };
-            match &self.ahead {
-                // The first of a round is there, or there is no round.
-                Ahead::Words(ahead, _) if n > 0 => b.if_else(there, ask, |b| ahead[n].expect_none(b)),
-                _ => b.if_(there, ask),
-            }
+            b.if_(there, ask);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The producer warp: fills the ring with the block's weights, phase after phase, layer after layer, token after token.
 
 use super::Decoder;
+use crate::blocks::company;
 use crate::blocks::ring::{Producer, Ring};
 use crate::kernels::phase::Phase;
 use crate::ptx::{Builder, U32, Val};
@@ -34,6 +35,8 @@ impl Decoder<'_> {
             b.if_(fills, |b| {
                 let (phase, layer) = place(b, at);
                 let rows = self.share(b, at);
+                let several = company::are_several(b, self.columns.limit());
+                let rows = (rows, several);
                 products.fill(b, &producer, self.table, [phase, layer, next], rows, |b, next| {
                     let at = b.sub::<U32>(next, 1);
                     let (phase, layer) = place(b, at);

@@ -116,7 +116,13 @@ impl Decoder<'_> {
             let vectors = |b: &mut Builder, column: Val<U32>| self.vectors_of(b, at, column);
             let company = self.ring.zip(self.vectors).map(|(ring, of)| {
                 let rest = ring.rest(b);
-                Company { count: b.get(pass.count), rest, vectors: &vectors, ready: of.ready }
+                Company {
+                    count: b.get(pass.count),
+                    most: self.columns.limit(),
+                    rest,
+                    vectors: &vectors,
+                    ready: of.ready,
+                }
             });
             let apart = self.second_planes(b);
             let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company, apart };

@@ -6,11 +6,16 @@
 //! between two rows, and between two rounds of writes.
 
 use super::along::Along;
-use crate::ptx::{Builder, Size, U32, Val};
+use crate::ptx::{Builder, Pred, Size, U32, Val};
 
 /// Floats in shared memory that a warp's values take: those of 16 rows of 4096 weights, so that a tile of them is eight
 /// whole rounds.
 pub(crate) const VALUES: u32 = 16 * 17;
+/// The same of each column, where a launch has room for several: those of two rows of 12288 weights, three whole rounds. More
+/// would leave fewer columns room.
+const VALUES_OF_COLUMN: u32 = 100;
+/// Rows of a tile there, at most.
+pub(crate) const ROWS_OF_COLUMN: u32 = 16;
 const BANKS: u32 = 32;
 const WORD_BITS: u32 = u32::BITS;
 
@@ -19,6 +24,8 @@ const WORD_BITS: u32 = u32::BITS;
 pub(crate) struct Places {
     along: Size,
     rows: Size,
+    /// Lanes of a column, the first of which have a row each: two to this power.
+    lanes: Size,
     /// 2^32 over the values between two free places, rounded up: the upper half of a number's product with it says how
     /// many free places lie before that number. Exact for numbers below 2^16. None where no place is free.
     of_gap: Option<Size>,
@@ -36,30 +43,67 @@ struct OfCount {
 }
 
 impl OfCount {
-    fn new(count: u32) -> OfCount {
+    /// With at most so many values and rows.
+    fn new(count: u32, (values, rows): (u32, u32)) -> OfCount {
         let shift = (count & count.wrapping_neg()).min(BANKS);
         let gap = count * (BANKS / shift.max(1));
-        let rows = (VALUES / (count | 1)).min(BANKS);
+        let rows = (values / (count | 1)).min(rows);
         let of_gap = if gap < rows * count { (1_u64 << WORD_BITS).div_ceil(gap.into()) as u32 } else { 0 };
         OfCount { rows, of_gap, shift }
     }
 }
 
+/// Floats that the values of a warp and column take, where a launch has room for several columns: a row at least.
+pub(crate) fn of_column(along: &Along) -> u32 {
+    VALUES_OF_COLUMN.max(along.most() | 1)
+}
+
 impl Places {
+    /// Those of a launch that has room for `several` columns, if it has; such a one has fewer rows.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, along: &Along) -> Places {
-        let of_gap = along.choose(b, |count| OfCount::new(count).of_gap);
+    pub(crate) fn new(b: &mut Builder, along: &Along, several: Option<Val<Pred>>) -> Places {
+        let of_one = |count| OfCount::new(count, (VALUES, BANKS));
+        let of_column = (of_column(along), ROWS_OF_COLUMN);
+        let of_column = |count| OfCount::new(count, of_column);
+        let of_gap = along.choose(b, |count| of_one(count).of_gap);
+        let (rows, lanes) = (along.choose(b, |count| of_one(count).rows), Size::Const(BANKS.trailing_zeros()));
+        let (rows, lanes) = match several {
+            None => (rows, lanes),
+            Some(several) => {
+                let rows_of_column = along.choose(b, |count| of_column(count).rows);
+                let bits = |count| of_column(count).rows.next_power_of_two().trailing_zeros();
+                let lanes_of_column = along.choose(b, bits);
+                let rows = b.selp::<U32>(rows_of_column, rows, several);
+                (Size::Reg(rows), Size::Reg(b.selp::<U32>(lanes_of_column, lanes, several)))
+            }
+        };
         Places {
             along: along.size(),
-            rows: along.choose(b, |count| OfCount::new(count).rows),
+            rows,
+            lanes,
             of_gap: (!matches!(of_gap, Size::Const(0))).then_some(of_gap),
-            shift: along.choose(b, |count| OfCount::new(count).shift),
+            shift: along.choose(b, |count| of_one(count).shift),
         }
     }
 
     /// The most rows whose values there is room for, and at most one for each lane.
     pub(crate) const fn rows(&self) -> Size {
         self.rows
+    }
+
+    /// The lane's row and column, of as many columns as have lanes at once.
+    #[track_caller]
+    pub(crate) fn of_lane(&self, b: &mut Builder) -> (Val<U32>, Val<U32>) {
+        let lane = b.lane();
+        let column = b.shr::<U32>(lane, self.lanes);
+        let before = b.shl::<U32>(column, self.lanes);
+        (b.sub::<U32>(lane, before), column)
+    }
+
+    /// How many columns have lanes at once.
+    #[track_caller]
+    pub(crate) fn columns(&self, b: &mut Builder) -> Val<U32> {
+        b.shr::<U32>(BANKS, self.lanes)
     }
 
     /// The place of a value, by its number among those of all rows.

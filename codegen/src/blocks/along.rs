@@ -37,6 +37,11 @@ impl Along {
         self.size
     }
 
+    /// The most that it may be.
+    pub(crate) fn most(&self) -> u32 {
+        self.counts.iter().copied().max().unwrap_or(0)
+    }
+
     /// What `of` makes of the number.
     #[track_caller]
     pub(crate) fn choose(&self, b: &mut Builder, of: impl Fn(u32) -> u32) -> Size {
