@@ -15,7 +15,7 @@ const RECORDS: [u32; 3] = [32, 16, 8];
 /// Bytes of a ring beside several columns at least, and twice as many where so much shared memory is left as multiprocessors
 /// of data centres have.
 const BESIDE_COLUMNS: u32 = 28 << 10;
-const WIDE_BYTES: u32 = 150 << 10;
+const WIDE_BYTES: u32 = 100 << 10;
 /// The most units of a warp's part: what eight of the largest entries take.
 const UNITS_MAX: u32 = 64;
 
@@ -70,7 +70,8 @@ impl Depth {
 
     /// The rings of launches with one column, two and so on, up to `most`, in so many bytes: each column beyond the first
     /// takes `of_column` of them. Empty where not even one column leaves room for a ring. Several leave one whose entries keep at
-    /// least half of a warp's lanes busy.
+    /// least half of a warp's lanes busy, or a quarter where shared memory is short: memory of such chips brings less to a
+    /// multiprocessor, so that lanes have more time.
     pub fn for_columns(
         bytes: u32,
         (of_column, most): (u32, u32),
@@ -78,11 +79,14 @@ impl Depth {
         types: impl IntoIterator<Item = WeightType>,
     ) -> Vec<Depth> {
         let types: Vec<WeightType> = types.into_iter().collect();
-        let least = if bytes < WIDE_BYTES { BESIDE_COLUMNS } else { 2 * BESIDE_COLUMNS };
+        let (least, shortest) = match bytes {
+            WIDE_BYTES.. => (2 * BESIDE_COLUMNS, RECORDS[1]),
+            _ => (BESIDE_COLUMNS, RECORDS[2]),
+        };
         let ring = |columns: u32| {
             let left = bytes.checked_sub(columns.checked_mul(of_column)?)?;
             let depth = Depth::fitting(left, warps, types.iter().copied())?;
-            let is_good = depth.bytes(warps) >= least && depth.records >= RECORDS[1];
+            let is_good = depth.bytes(warps) >= least && depth.records >= shortest;
             (columns == 0 || is_good).then_some(depth)
         };
         (0..most).map_while(ring).collect()
@@ -116,7 +120,9 @@ mod tests {
         assert_eq!(wide.len(), 3);
         assert!(wide.iter().all(|ring| ring.bytes(7) >= 56 << 10), "{wide:?}");
         assert!(wide.windows(2).all(|pair| pair[0].units > pair[1].units), "{wide:?}");
-        assert_eq!(rings(60 << 10, 10 << 10).len(), 2);
+        let narrow = rings(60 << 10, 10 << 10);
+        assert_eq!(narrow.len(), 3);
+        assert!(narrow.iter().all(|ring| ring.bytes(7) >= 28 << 10), "{narrow:?}");
         assert_eq!(rings(180 << 10, 2 << 10).len(), 8);
         assert_eq!((rings(40 << 10, 40 << 10).len(), rings(1 << 10, 0).len()), (1, 0));
     }

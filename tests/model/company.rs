@@ -3,11 +3,11 @@
 
 use crate::common;
 use crate::random::Random;
-use crate::ring::{open, tiny, whole};
+use crate::ring::{long_rows, open, tiny, whole, with_outliers};
 use crate::storm::Call;
 use kiln::Model;
 use kiln::driver::DeviceBuffer;
-use kiln::model::{GenerateOptions, KvType, Numerics, PathChoice, Sampling, Session, SessionOptions};
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
 use kiln::shape::mailbox::command::COLUMNS;
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
 use std::sync::Barrier;
@@ -110,6 +110,22 @@ fn longer_items_have_them_under_every_schedule() {
             })
             .collect();
         together(&model, &stream, blocks, &works);
+    }
+}
+
+/// Rows of which a column has four lanes or 16, warps that share rows, and activations with second planes.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn items_of_a_pass_have_them_whatever_rows_there_are() {
+    let mut random = Random::fresh();
+    let outliers: fn() -> ModelFile = || with_outliers(5);
+    for (seed, (file, sm, blocks)) in (0..).zip([(outliers, (8, 0), 2), (outliers, (9, 0), 2), (long_rows, (9, 0), 16)])
+    {
+        let stream = whole(file());
+        let config = DeviceConfig { sm, ..config(seed, Schedule::Random, blocks) };
+        let mut works: Vec<Work> = (0..3).map(|_| Work::random(&mut random, 3)).collect();
+        works.iter_mut().flat_map(|work| &mut work.ids).for_each(|id| *id %= 650);
+        together(&open(file(), None, config), &stream, blocks, &works);
     }
 }
 
