@@ -314,8 +314,8 @@ impl Regions {
         b.get(factor)
     }
 
-    /// Keeps where a column's products go and its residual is, by one thread; a barrier of the block must follow. To find it out behind the
-    /// products would delay whoever waits for them.
+    /// Keeps where a column's products go and its residual is, by one thread; a barrier of the block must follow. To find it
+    /// out behind the products would delay whoever waits for them.
     #[track_caller]
     pub(crate) fn set_result(&self, b: &mut Builder, column: Column, of: &Vectors) {
         let address = b.address(of.y);

@@ -1,7 +1,7 @@
 //! Dot products of rows of weights with a vector rounded to bytes: a lane a super-block, then a lane a row.
 //!
 //! A warp's tile is a run of rows. Its lanes take the tile's super-blocks in turn, each one f32, and put them into shared
-//! memory ([`places`]); then lane r adds up those of row r from left to right, in one chain. So the bits of a row depend on
+//! memory ([`super::places`]); then lane r adds up those of row r from left to right, in one chain. So the bits of a row depend on
 //! nothing but the row and the vector: not on the tile, or the grid. Where a vector is too long to be staged at once, what
 //! is added to a row begins its chain instead of ending it.
 
