@@ -262,8 +262,9 @@ def marked(code, line, all_loops):
     return all_loops[votes.most_common(1)[0][0]]
 
 
-# What a loop that only waits has in it, or one over the lanes that ask for a bulk copy, of which one does.
-WAITS = {"SYNCS", "NANOSLEEP", "YIELD", "UBLKCP"}
+# What a loop that only waits has in it, or one over lanes that ask for a bulk copy, of which one does, or that name an
+# mbarrier for their copies, which all name the same.
+WAITS = {"SYNCS", "NANOSLEEP", "YIELD", "UBLKCP", "ARRIVES"}
 
 
 def checked(code, loop, all_loops, once=()):

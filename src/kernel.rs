@@ -120,6 +120,12 @@ impl<L: Launch> Kernel<L> {
         self.loaded.resident
     }
 
+    /// Bytes of dynamic shared memory that a launch may give besides what launches have else.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn dynamic_shared_left(&self) -> u32 {
+        self.function().max_dynamic_shared().saturating_sub(self.loaded.shared)
+    }
+
     /// The grid of the bake; `rows` is the length of the output, or the number of blocks, where the bake does not know it.
     pub fn grid(&self, rows: u32) -> [u32; 3] {
         let blocks = match self.loaded.baked.grid {
@@ -144,7 +150,7 @@ impl<L: Launch> Kernel<L> {
         let arguments = Arguments::of(launch);
         stream.enqueue_noted(arguments.uses(), |stream| {
             // SAFETY: the caller's contract; the uses are noted.
-            unsafe { self.function().launch(stream, &self.config(grid), arguments.params()) }
+            unsafe { self.function().launch(stream, &self.config(grid, 0), arguments.params()) }
         })
     }
 
@@ -154,7 +160,22 @@ impl<L: Launch> Kernel<L> {
     /// As [`Function::launch`], but for the number, order and types of the parameters.
     pub(crate) unsafe fn launch(&self, stream: &Stream, grid: [u32; 3], launch: &L::At<'_>) -> Result<()> {
         // SAFETY: the caller's contract.
-        unsafe { self.function().launch(stream, &self.config(grid), Arguments::of(launch).params()) }
+        unsafe { self.launch_with(stream, grid, 0, launch) }
+    }
+
+    /// The same with so many bytes of shared memory more than launches have else.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    pub(crate) unsafe fn launch_with(
+        &self,
+        stream: &Stream,
+        grid: [u32; 3],
+        more: u32,
+        launch: &L::At<'_>,
+    ) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.function().launch(stream, &self.config(grid, more), Arguments::of(launch).params()) }
     }
 
     /// As [`Kernel::launch`], with all blocks resident together.
@@ -163,7 +184,7 @@ impl<L: Launch> Kernel<L> {
     /// As [`Kernel::launch`].
     #[cfg(feature = "gguf")]
     pub(crate) unsafe fn launch_cooperative(&self, stream: &Stream, blocks: u32, launch: &L::At<'_>) -> Result<()> {
-        let config = self.config([blocks, 1, 1]).with_cooperative();
+        let config = self.config([blocks, 1, 1], 0).with_cooperative();
         // SAFETY: the caller's contract.
         unsafe { self.function().launch(stream, &config, Arguments::of(launch).params()) }
     }
@@ -172,8 +193,9 @@ impl<L: Launch> Kernel<L> {
         &self.loaded.function
     }
 
-    fn config(&self, grid: [u32; 3]) -> LaunchConfig {
-        let config = self.loaded.baked.config(grid).with_dynamic_shared(self.loaded.shared);
+    fn config(&self, grid: [u32; 3], more: u32) -> LaunchConfig {
+        let shared = self.loaded.shared.saturating_add(more);
+        let config = self.loaded.baked.config(grid).with_dynamic_shared(shared);
         if self.loaded.begins_early { config.with_programmatic() } else { config }
     }
 }

@@ -7,10 +7,10 @@ use crate::assembler::Assembler;
 use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, Attention, AttentionBatch, CausalAttention, Choose, EmbeddingRow, EmbeddingRows,
-    FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile,
-    GemmWarpgroups, Grid, IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns, PerHeadRmsNorm,
-    PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack,
-    RoundColumns, Saxpy,
+    FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm,
+    GemmSliced, GemmTile, GemmWarpgroups, Grid, IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns,
+    PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise,
+    Repack, RoundColumns, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text, is_identifier};
 use crate::{KvType, ModelFile, Target, launches};
@@ -179,11 +179,14 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
         vec![Box::new(Quantise::new(&shape, types)), Box::new(Gemm::wide(shape, types))];
     // On sm_75 the text of tiles of eight columns would take a program beyond its size.
     let has_all_tiles = target.sm() >= 80;
-    let large = GemmTile::new(shape, types);
     if has_all_tiles {
         all.insert(1, Box::new(Gemm::narrow(shape, types)));
     }
-    all.push(Box::new(if has_all_tiles { large } else { large.by_more_warps() }));
+    if has_all_tiles {
+        all.push(Box::new(GemmSliced::new(shape, types)));
+    } else {
+        all.push(Box::new(GemmTile::new(shape, types).by_more_warps()));
+    }
     // A small model's matrices have too few rows for a chip's multiprocessors to share by such tiles.
     if has_all_tiles && shape.hidden >= DOUBLE_TILES_FROM {
         all.push(Box::new(GemmTile::new(shape, types).double()));

@@ -100,7 +100,7 @@ pub(crate) fn launches(ordinal: i32, matrices: &Matrices) -> Vec<Launch> {
 
 /// Whether a kernel multiplies quantised matrices of any phase, with one column or many.
 fn is_product(kernel: &str) -> bool {
-    ["products", "gemm_8", "gemm_16", "gemm_tile", "gemm_tile_128", "gemm_warpgroups"].contains(&kernel)
+    ["products", "gemm_8", "gemm_16", "gemm_sliced", "gemm_tile", "gemm_tile_128", "gemm_warpgroups"].contains(&kernel)
 }
 
 /// The phase of a product, by its place: before the keys are written Q, K and V; behind attention its output, gate and up,

@@ -50,3 +50,15 @@ pub const fn tile_rows(ty: WeightType) -> u32 {
 pub const fn bytes(k: u32, columns: u32) -> u64 {
     columns.div_ceil(COLUMNS) as u64 * k.div_ceil(SUPER_BLOCK) as u64 * (PLANES * PLANE_BYTES) as u64
 }
+
+/// Bytes of a row's super-block in shared memory: the record, and behind it that of its plane where this is whole pieces of 16
+/// bytes.
+pub const fn record(ty: WeightType) -> u32 {
+    let layout = ty.layout();
+    if layout.plane.is_multiple_of(16) { layout.data + layout.plane } else { layout.data }
+}
+
+/// From such a record to the next row's: an odd number of pieces, so that lanes' reads of 16 bytes meet in no bank.
+pub const fn record_stride(ty: WeightType) -> u32 {
+    16 * ((record(ty) / 16) | 1)
+}

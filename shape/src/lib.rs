@@ -25,6 +25,7 @@ pub mod presets;
 pub mod random;
 pub mod ring;
 mod shape;
+pub mod sliced;
 pub mod table;
 mod tensors;
 pub mod units;

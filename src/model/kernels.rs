@@ -10,6 +10,7 @@ use crate::driver::{Device, TensorMap};
 use crate::kernel::{Kernel, LoadedModule};
 use crate::shape::mailbox::command::COLUMNS;
 use crate::shape::ring::Depth;
+use crate::shape::sliced::Cut;
 use crate::shape::{Units, WeightType, presets};
 use crate::{Error, Result};
 
@@ -95,10 +96,12 @@ pub(crate) struct ColumnKernels {
     f16: CacheKernels,
     f32: CacheKernels,
     pub(crate) quantise: Kernel<Quantise<'static>>,
-    /// Tiles of 16 columns; from sm_80 on also of eight, of 64, and, but for small models, of 128.
+    /// Tiles of 16 columns, and of 64; from sm_80 on the latter by slices, and also those of eight, and, but for small
+    /// models, of 128.
     pub(crate) wide: Kernel<Gemm<'static>>,
     pub(crate) narrow: Option<Kernel<Gemm<'static>>>,
     pub(crate) tile: Option<Kernel<Gemm<'static>>>,
+    pub(crate) sliced: Option<Kernel<(Gemm<'static>, Cut)>>,
     pub(crate) double: Option<Kernel<Gemm<'static>>>,
     /// Tiles of 128 columns by products of warpgroups, where the device has these, for matrices of some types.
     pub(crate) warpgroups: Option<Kernel<Gemm<'static>>>,
@@ -124,6 +127,7 @@ impl ColumnKernels {
             narrow: gemm("gemm_8")?,
             wide: loaded.find("gemm_16", &setting)?,
             tile: gemm("gemm_tile")?,
+            sliced: module.kernel("gemm_sliced").map(|kernel| loaded.find(kernel.name, &setting)).transpose()?,
             double: gemm("gemm_tile_128")?,
             warpgroups: own(device, baked)?,
             attention_batch: loaded.find("attention_batch_f16", &setting)?,

@@ -2,6 +2,7 @@
 
 use crate::launch::{Arguments, In, Launch, Out, launch};
 use crate::shape::ring::Depth;
+use crate::shape::sliced::Cut;
 use crate::shape::{NumberType, Param};
 
 launch! {
@@ -67,6 +68,23 @@ launch! {
         arrivals: Out<'a, u32>,
         begun: Out<'a, f32>,
         begun_words: Out<'a, u32>,
+    }
+}
+
+/// What `gemm_sliced` takes besides what other products of several columns do: how it cuts tiles and shared memory.
+impl Launch for Cut {
+    type At<'a> = Cut;
+
+    const COUNT: usize = 3;
+
+    fn signature() -> impl Iterator<Item = Param> {
+        ["row_warps", "slices", "stages"].into_iter().map(|name| Param::value(name, NumberType::U32))
+    }
+
+    fn add<'s>(&'s self, to: &mut Arguments<'s>) {
+        to.push("row_warps", &self.row_warps);
+        to.push("slices", &self.slices);
+        to.push("stages", &self.stages);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The tile of a product of many columns, by its matrices, the number of columns, and the chip's multiprocessors.
 
 use crate::shape::columns::{COLUMNS, PLANE_BYTES, TILE_EIGHTS, tile_rows};
+use crate::shape::sliced::{Cut, MOST_ROW_WARPS, OF_WARP};
 use crate::shape::{SUPER_BLOCK, WeightType};
 
 /// A tile of a product.
@@ -10,6 +11,8 @@ pub(crate) enum Tile {
     Narrow,
     /// 16 rows, 16 columns.
     Wide,
+    /// 64 columns, and rows as it is cut.
+    Sliced(Cut),
     /// [`tile_rows`], 64 columns.
     Large,
     /// [`tile_rows`], 128 columns.
@@ -37,6 +40,24 @@ const FROM_L2: f64 = 24.0;
 /// How much longer than by its instructions a large tile takes, whose few warps wait for each other: by the emulator's clock, on
 /// an H200, those of gate and up of qwen3-8b take 43 us for 64 columns, by their instructions 29.5.
 const FEW_WARPS: f64 = 1.44;
+/// Instructions of a warp for each product of a tile that has slices, Q4_K at sm_90, cycles that a warp alone takes for each,
+/// and how much longer than these or the L2 cache a super-block takes, what begins and ends a tile in it: by the emulator's clock
+/// of an H200 and an A100, 1.24 to 1.5 times as long for qwen3-8b.
+const SLICED: f64 = 11.6;
+const ALONE: f64 = 2.2;
+const WAITS: f64 = 1.35;
+/// Cycles for a super-block of a small tile whose block is alone on a multiprocessor, and what a block takes of its shared
+/// memory: by the clock of an RTX 5090 and 4090, 600 to 740.
+const SMALL_ALONE: f64 = 700.0;
+const OF_SMALL: u32 = 74 << 10;
+
+/// What a chip has for products.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) multiprocessors: u32,
+    /// Bytes of dynamic shared memory that a block may have.
+    pub(crate) shared: u32,
+}
 
 impl Tile {
     /// Of the tiles that are there the one that takes the least time for matrices of these types and rows, and how many
@@ -47,7 +68,7 @@ impl Tile {
         there: impl Fn(Tile) -> bool,
         matrices: &[(WeightType, u32)],
         columns: u32,
-        multiprocessors: u32,
+        Room { multiprocessors, shared }: Room,
     ) -> (Tile, u32) {
         let all = f64::from(multiprocessors.max(1));
         let bytes = |ty: WeightType| f64::from(ty.layout().data + ty.layout().plane);
@@ -62,24 +83,47 @@ impl Tile {
                 // A small tile of gate and up is two, one behind the other.
                 (Tile::Narrow | Tile::Wide, [_, _]) => (1.0, 2.0),
                 (Tile::Narrow | Tile::Wide, _) => (1.0, 1.0),
-                (Tile::Large | Tile::Double | Tile::Warpgroups, _) => (FEW_WARPS, 1.0),
+                (Tile::Large | Tile::Double | Tile::Warpgroups | Tile::Sliced(_), _) => (FEW_WARPS, 1.0),
             };
-            let products = each * turns * tile.products() * waits * (cost / ISSUED).hypot(TENSOR);
+            let products = tile.products() * waits * (cost / ISSUED).hypot(TENSOR);
+            let beside = f64::from((shared / OF_SMALL).max(1));
+            let least = if matches!(tile, Tile::Narrow | Tile::Wide) { SMALL_ALONE / beside } else { 0.0 };
+            let products = each * turns * products.max(least);
             let of_columns = each * f64::from(rows) * f64::from(tile.columns()) * f64::from(PLANE_BYTES / COLUMNS);
             let copies = f64::from(across) * (weights + of_columns) / (FROM_L2 * all);
             Some((products.hypot(copies), tile, rows))
         };
+        // A tile that has slices waits for its copies and for all of its warps.
+        let sliced = |cut: Cut| {
+            let tile = Tile::Sliced(cut);
+            let rows = tile.rows(matrices).filter(|_| there(tile))?;
+            let turns = tile.most(rows * columns.div_ceil(tile.columns()), multiprocessors);
+            let of_warp = f64::from(OF_WARP / 16 * TILE_EIGHTS * SUPER_BLOCK / 32) * SLICED;
+            let issue = of_warp * (f64::from(cut.row_warps) / ISSUED).max(ALONE / f64::from(cut.slices));
+            let bytes = matrices.iter().map(|(ty, _)| Cut::stage(cut.row_warps, *ty)).max()?;
+            Some((turns * WAITS * issue.hypot(f64::from(bytes) / FROM_L2), tile, rows))
+        };
+        let cuts = (1..=MOST_ROW_WARPS)
+            .filter_map(|row_warps| Cut::fit(row_warps, shared, matrices.iter().map(|(ty, _)| *ty)));
         let fastest = COST
             .into_iter()
             .filter(|(tile, _)| there(*tile))
             .filter_map(time)
+            .chain(cuts.filter_map(sliced))
             .min_by(|one, other| one.0.total_cmp(&other.0));
         fastest.map_or((Tile::Wide, 0), |(_, tile, rows)| (tile, rows))
     }
 
-    /// The large tile for one matrix of any number of rows, as the head's is, and how many tiles of rows it has.
-    pub(crate) const fn of_head(ty: WeightType, rows: u32) -> (Tile, u32) {
-        (Tile::Large, rows.div_ceil(tile_rows(ty)))
+    /// The kernel's name.
+    pub(crate) const fn kernel(self) -> &'static str {
+        match self {
+            Tile::Narrow => "gemm_8",
+            Tile::Wide => "gemm_16",
+            Tile::Sliced(_) => "gemm_sliced",
+            Tile::Large => "gemm_tile",
+            Tile::Double => "gemm_tile_128",
+            Tile::Warpgroups => "gemm_warpgroups",
+        }
     }
 
     /// Its columns.
@@ -87,7 +131,7 @@ impl Tile {
         match self {
             Tile::Narrow => COLUMNS,
             Tile::Wide => 2 * COLUMNS,
-            Tile::Large => TILE_EIGHTS * COLUMNS,
+            Tile::Sliced(_) | Tile::Large => TILE_EIGHTS * COLUMNS,
             Tile::Double | Tile::Warpgroups => 2 * TILE_EIGHTS * COLUMNS,
         }
     }
@@ -99,7 +143,7 @@ impl Tile {
     pub(crate) fn most(self, tiles: u32, multiprocessors: u32) -> f64 {
         let all = f64::from(multiprocessors.max(1));
         match self {
-            Tile::Narrow | Tile::Wide | Tile::Large => (f64::from(tiles) / all).ceil(),
+            Tile::Narrow | Tile::Wide | Tile::Sliced(_) | Tile::Large => (f64::from(tiles) / all).ceil(),
             Tile::Double | Tile::Warpgroups => (f64::from(tiles) / all).max(1.0),
         }
     }
@@ -108,7 +152,7 @@ impl Tile {
     pub(crate) fn grid(self, [across, rows]: [u32; 2], multiprocessors: u32) -> [u32; 3] {
         match self {
             Tile::Narrow | Tile::Wide => [across, rows, 1],
-            Tile::Large => [across * rows, 1, 1],
+            Tile::Sliced(_) | Tile::Large => [across * rows, 1, 1],
             Tile::Double | Tile::Warpgroups => [(across * rows).min(multiprocessors.max(1)), 1, 1],
         }
     }
@@ -123,7 +167,7 @@ impl Tile {
         match self {
             Tile::Large if turns <= 1.0 => ALONE,
             Tile::Large => TWO * (turns / 2.0).ceil(),
-            Tile::Narrow | Tile::Wide | Tile::Double | Tile::Warpgroups => turns,
+            _ => turns,
         }
     }
 
@@ -131,6 +175,7 @@ impl Tile {
     fn products(self) -> f64 {
         let rows = match self {
             Tile::Narrow | Tile::Wide => 16,
+            Tile::Sliced(cut) => cut.rows(),
             Tile::Large | Tile::Double | Tile::Warpgroups => tile_rows(WeightType::Q4_K),
         };
         f64::from(rows / 16 * (self.columns() / COLUMNS) * SUPER_BLOCK / 32)
@@ -144,6 +189,8 @@ impl Tile {
             _ if !matrices.iter().all(takes) => None,
             (Tile::Narrow | Tile::Wide, [(_, rows), (_, _)]) => Some(rows.div_ceil(16)),
             (Tile::Narrow | Tile::Wide, _) => Some(matrices.iter().map(|(_, rows)| rows.div_ceil(16)).sum()),
+            (Tile::Sliced(cut), [(gate, rows), (up, _)]) => (gate == up).then(|| rows.div_ceil(cut.rows() / 2)),
+            (Tile::Sliced(cut), _) => Some(matrices.iter().map(|(_, rows)| rows.div_ceil(cut.rows())).sum()),
             (Tile::Large | Tile::Double | Tile::Warpgroups, [(gate, rows), (up, _)]) => {
                 (gate == up).then(|| rows.div_ceil(tile_rows(*gate) / 2))
             }
@@ -156,20 +203,41 @@ impl Tile {
 
 #[cfg(test)]
 mod tests {
-    use super::Tile;
+    use super::{Cut, Room, Tile};
     use crate::shape::WeightType::{Q4_K, Q6_K};
 
+    const H200: Room = Room { multiprocessors: 132, shared: 223 << 10 };
+    const FEW: Room = Room { multiprocessors: 16, shared: 60 << 10 };
+
+    const fn cut(row_warps: u32, slices: u32, stages: u32) -> Tile {
+        Tile::Sliced(Cut { row_warps, slices, stages })
+    }
+
+    /// Tiles of sm_90's text.
+    fn of_sm_90(tile: Tile) -> bool {
+        tile != Tile::Warpgroups && tile != Tile::Large
+    }
+
     #[test]
-    fn tiles_are_large_where_every_multiprocessor_has_one() {
+    fn tiles_have_as_many_rows_as_every_multiprocessor_has_one_of() {
+        let (down, gate_up) = ([(Q6_K, 4096)], [(Q4_K, 12288); 2]);
+        assert_eq!(Tile::choose(of_sm_90, &down, 64, H200), (cut(1, 7, 8), 128));
+        assert_eq!(Tile::choose(of_sm_90, &gate_up, 64, H200), (cut(6, 2, 3), 128));
+        let a100 = Room { multiprocessors: 108, shared: 159 << 10 };
+        assert_eq!(Tile::choose(of_sm_90, &down, 64, a100), (cut(2, 3, 4), 64));
+        // Three stages are all that fits.
+        let rtx_5090 = Room { multiprocessors: 170, shared: 95 << 10 };
+        assert_eq!(Tile::choose(of_sm_90, &[(Q4_K, 4096)], 64, rtx_5090).0, cut(1, 2, 3));
+        // A text without slices.
+        assert_eq!(Tile::choose(|tile| matches!(tile, Tile::Large | Tile::Wide), &down, 64, FEW), (Tile::Large, 32));
+    }
+
+    #[test]
+    fn many_columns_have_wide_tiles_and_few_have_narrow_ones() {
         let down = [(Q6_K, 4096)];
-        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 512, 132), (Tile::Double, 32));
-        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &[(Q4_K, 2560)], 64, 132), (Tile::Wide, 160));
-        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 64, 16), (Tile::Large, 32));
-        // Few large tiles would leave most multiprocessors without one.
-        assert_eq!(Tile::choose(|_| true, &down, 64, 132), (Tile::Wide, 256));
-        assert_eq!(Tile::choose(|_| true, &down, 128, 132).0, Tile::Large);
-        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 8, 132), (Tile::Narrow, 256));
-        assert_eq!(Tile::choose(|tile| tile == Tile::Wide, &down, 512, 132), (Tile::Wide, 256));
+        assert_eq!(Tile::choose(of_sm_90, &down, 512, H200), (Tile::Double, 32));
+        assert_eq!(Tile::choose(of_sm_90, &down, 8, H200), (Tile::Narrow, 256));
+        assert_eq!(Tile::choose(|tile| tile == Tile::Wide, &down, 512, H200), (Tile::Wide, 256));
     }
 
     #[test]
@@ -185,17 +253,10 @@ mod tests {
 
     #[test]
     fn gate_and_up_share_large_tiles_where_they_are_of_one_type() {
-        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 12288), (Q4_K, 12288)], 32, 132), (Tile::Large, 192));
-        assert_eq!(
-            Tile::choose(|tile| tile != Tile::Warpgroups, &[(Q4_K, 12288), (Q4_K, 12288)], 512, 132),
-            (Tile::Double, 192)
-        );
-        assert_eq!(
-            Tile::choose(|tile| tile != Tile::Warpgroups, &[(Q4_K, 12288), (Q6_K, 12288)], 512, 132),
-            (Tile::Wide, 768)
-        );
+        assert_eq!(Tile::choose(of_sm_90, &[(Q4_K, 12288), (Q4_K, 12288)], 512, H200), (Tile::Double, 192));
+        assert_eq!(Tile::choose(of_sm_90, &[(Q4_K, 12288), (Q6_K, 12288)], 512, H200), (Tile::Wide, 768));
         let of_qkv = [(Q4_K, 4096), (Q4_K, 1024), (Q6_K, 1024)];
-        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &of_qkv, 512, 132), (Tile::Double, 48));
-        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &of_qkv, 128, 132), (Tile::Large, 48));
+        assert_eq!(Tile::choose(of_sm_90, &of_qkv, 512, H200), (Tile::Double, 48));
+        assert_eq!(Tile::choose(of_sm_90, &of_qkv, 128, H200), (cut(3, 4, 5), 65));
     }
 }

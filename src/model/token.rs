@@ -229,10 +229,21 @@ impl Run<'_> {
         grid: [u32; 3],
         launch: &L::At<'_>,
     ) -> Result<()> {
+        self.launch_with(kernel, grid, 0, launch)
+    }
+
+    /// Launches with so many bytes of shared memory more than the kernel was found with.
+    pub(crate) fn launch_with<L: Launch>(
+        &mut self,
+        kernel: &Kernel<L>,
+        grid: [u32; 3],
+        more: u32,
+        launch: &L::At<'_>,
+    ) -> Result<()> {
         self.launches += 1;
         // SAFETY: buffers have the lengths of the shape that the kernels were baked for, which `ModelFile::check_baked`
         // held the file to, and of the sequence's capacity; what enqueues this, or the graph it is recorded in, notes
         // them as used.
-        unsafe { kernel.launch(self.stream, grid, launch) }
+        unsafe { kernel.launch_with(self.stream, grid, more, launch) }
     }
 }

@@ -1,8 +1,9 @@
 //! Products with several columns at once by tensor cores: each column has the bits that it has alone.
 
 use kiln_codegen::Kernel;
-use kiln_codegen::kernels::{Gemm, GemmTile, GemmWarpgroups, Phase, Products, Quantise};
+use kiln_codegen::kernels::{Gemm, GemmSliced, GemmTile, GemmWarpgroups, Phase, Products, Quantise};
 use kiln_shape::TensorRole::{self, *};
+use kiln_shape::sliced::Cut;
 use kiln_shape::{ModelShape, WeightType, columns};
 
 use crate::compare::assert_same_bits;
@@ -21,6 +22,7 @@ const LAYER: u32 = 1;
 enum Tile {
     Narrow,
     Wide,
+    Sliced(Cut),
     Large,
     Double,
     Warpgroups,
@@ -39,7 +41,7 @@ impl Tile {
         match self {
             Tile::Narrow => 1,
             Tile::Wide => 2,
-            Tile::Large => columns::TILE_EIGHTS,
+            Tile::Sliced(_) | Tile::Large => columns::TILE_EIGHTS,
             Tile::Double | Tile::Warpgroups | Tile::Impatient | Tile::ImpatientWarpgroups => 2 * columns::TILE_EIGHTS,
         }
     }
@@ -47,7 +49,18 @@ impl Tile {
     /// Whether a device has it, for a model's shape and matrices of these types.
     fn takes(self, gpu: &Gpu, shape: ModelShape, types: &[WeightType]) -> bool {
         let all = types.iter().all(|ty| ty.block_len() == 256) && GemmWarpgroups::new(shape, types).check().is_ok();
-        !self.is_of_warpgroups() || gpu.device.sm() == 90 && all
+        match self {
+            Tile::Sliced(_) => gpu.device.sm() >= 80,
+            _ => !self.is_of_warpgroups() || gpu.device.sm() == 90 && all,
+        }
+    }
+
+    /// The shared memory that a launch gives besides the kernel's own.
+    fn more(self, types: &[WeightType]) -> u32 {
+        match self {
+            Tile::Sliced(cut) => types.iter().map(|ty| cut.bytes(*ty)).max().unwrap_or(0),
+            _ => 0,
+        }
     }
 
     fn is_of_warpgroups(self) -> bool {
@@ -112,7 +125,11 @@ impl Case {
     fn tiles(&self, tile: Tile) -> usize {
         let pair = self.phase == Phase::GateUp;
         let of = |matrix: &Matrix| {
-            let rows = if tile.is_of_warpgroups() { 128 } else { columns::tile_rows(matrix.ty) as usize };
+            let rows = match tile {
+                Tile::Sliced(cut) => 32 * cut.row_warps as usize,
+                tile if tile.is_of_warpgroups() => 128,
+                _ => columns::tile_rows(matrix.ty) as usize,
+            };
             matrix.n.div_ceil(if pair { rows / 2 } else { rows })
         };
         self.matrices.iter().take(if pair { 1 } else { 3 }).map(|(_, matrix)| of(matrix)).sum()
@@ -202,6 +219,7 @@ impl Case {
         let (kernel, grid) = match tile {
             Tile::Narrow => (gpu.load(Gemm::narrow(shape, types)), small),
             Tile::Wide => (gpu.load(Gemm::wide(shape, types)), small),
+            Tile::Sliced(_) => (gpu.load(GemmSliced::new(shape, types)), [blocks, 1, 1]),
             Tile::Large => (gpu.load(self.large(gpu)), [blocks, 1, 1]),
             Tile::Double => (gpu.load(GemmTile::new(shape, types).double()), [blocks, 1, 1]),
             Tile::Impatient => (gpu.load(GemmTile::new(shape, types).double().with_looks(1)), [blocks, 1, 1]),
@@ -222,8 +240,11 @@ impl Case {
             (rows as u32).into(),
         ];
         let args = args.into_iter().chain(next.args(self.rounds()));
-        let args: Vec<Arg> = args.chain([(&begun).into(), (&begun_words).into()]).collect();
-        kernel.run(grid, &args);
+        let mut args: Vec<Arg> = args.chain([(&begun).into(), (&begun_words).into()]).collect();
+        if let Tile::Sliced(Cut { row_warps, slices, stages }) = tile {
+            args.extend([row_warps, slices, stages].map(Arg::from));
+        }
+        kernel.run_with(grid, tile.more(&self.types), &args);
         assert!(
             begun_words.read().iter().all(|word| *word == 0),
             "{tile:?} of {blocks} blocks on {gpu}: words are left"
@@ -494,6 +515,28 @@ fn products_of_warpgroups_have_the_same_bits() {
     every_schedule(&mut every.clone(), |gpu| {
         for (phase, types, shape, count) in cases {
             Case::new(phase, shape, types, &mut random).check(gpu, &[count], &[Tile::Warpgroups], &mut random);
+        }
+    });
+}
+
+/// Slices of rows, as launches may cut them: with a stage more than slices, as many as there may be, and fewer slices than the
+/// block has warps for.
+#[test]
+fn slices_of_rows_have_the_same_bits() {
+    use WeightType::{Q4_K, Q5_K, Q6_K, Q8_0};
+    let mut random = Random::fresh();
+    let cases: [(Phase, &[WeightType], ModelShape, usize); 4] = [
+        (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 1280, 4, 1, 64, 256), 5),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 2304, 4, 1, 64, 192), 66),
+        (Phase::Down, &[Q8_0], shape(kiln_shape::Family::Qwen2, 160, 3, 1, 64, 1120), 17),
+        (Phase::Head, &[Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
+    ];
+    let cuts = [(2, 4, 5), (1, 3, 4), (3, 3, 4), (2, 2, 3)];
+    let cuts = cuts.map(|(row_warps, slices, stages)| Tile::Sliced(Cut { row_warps, slices, stages }));
+    let every = random.clone();
+    every_schedule(&mut every.clone(), |gpu| {
+        for (phase, types, shape, count) in cases {
+            Case::new(phase, shape, types, &mut random).check(gpu, &[count], &cuts, &mut random);
         }
     });
 }

@@ -252,18 +252,24 @@ impl Loaded<'_> {
     /// Runs it to its end; panics with what the emulator has to say.
     #[track_caller]
     pub(crate) fn run(&self, grid: [u32; 3], args: &[Arg]) {
-        if let Err(what) = self.try_run(grid, args) {
+        self.run_with(grid, 0, args);
+    }
+
+    /// The same with so many bytes of dynamic shared memory more than the kernel takes.
+    #[track_caller]
+    pub(crate) fn run_with(&self, grid: [u32; 3], more: u32, args: &[Arg]) {
+        if let Err(what) = self.try_run(grid, more, args) {
             panic!("{what}");
         }
     }
 
     /// Runs it; what went wrong, with the schedule.
-    pub(crate) fn try_run(&self, grid: [u32; 3], args: &[Arg]) -> Result<(), String> {
+    fn try_run(&self, grid: [u32; 3], more: u32, args: &[Arg]) -> Result<(), String> {
         let Descriptor { name, block, dynamic_shared, params, .. } = &self.descriptor;
         let sizes: Vec<u32> = args.iter().map(|arg| if matches!(arg, Arg::Address(_)) { 8 } else { 4 }).collect();
         let bytes: Vec<u32> = params.iter().map(|param| param.ty.bytes()).collect();
         assert_eq!(sizes, bytes, "arguments of {name}");
-        let config = LaunchConfig::new(grid, [*block, 1, 1]).with_dynamic_shared(*dynamic_shared);
+        let config = LaunchConfig::new(grid, [*block, 1, 1]).with_dynamic_shared(dynamic_shared + more);
         let params: Vec<KernelParam<'_>> = args
             .iter()
             .map(|arg| match arg {

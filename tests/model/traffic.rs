@@ -125,7 +125,7 @@ fn prompts_have_no_bank_conflicts() {
             launched.insert(launch.kernel);
         }
     }
-    for kernel in ["gemm_8", "gemm_16", "gemm_tile", "gemm_tile_128", "gemm_warpgroups"] {
+    for kernel in ["gemm_8", "gemm_16", "gemm_sliced", "gemm_tile", "gemm_tile_128", "gemm_warpgroups"] {
         assert!(launched.contains(kernel), "{kernel} is none of {launched:?}");
     }
 }

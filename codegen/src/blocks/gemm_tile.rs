@@ -8,12 +8,14 @@
 //! has alone.
 
 use super::rounded_columns;
+use super::row_copies::{RowCopies, RowSizes};
 use super::tensor::Tensor;
 use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
 use crate::matrix;
 use crate::ptx::{Builder, F32, Global, Pred, Shared, Size, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{
-    BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, TILE_EIGHTS as EIGHTS, tile_rows,
+    BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, TILE_EIGHTS as EIGHTS, record_stride,
+    tile_rows,
 };
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
@@ -153,20 +155,9 @@ pub(crate) struct Product {
     pub(crate) first_eight: Val<U32>,
 }
 
-/// Bytes of a record with those of its plane, where these are whole pieces: then the plane stands behind it.
-const fn record(ty: WeightType) -> u32 {
-    let layout = ty.layout();
-    if layout.plane.is_multiple_of(16) { layout.data + layout.plane } else { layout.data }
-}
-
-/// From a record to the next: an odd number of pieces, so that lanes' reads of 16 bytes meet in no bank.
-const fn stride(ty: WeightType) -> u32 {
-    16 * ((record(ty) / 16) | 1)
-}
-
 /// Bytes of the records of a stage.
 const fn all_records(ty: WeightType) -> u32 {
-    tile_rows(ty) * stride(ty)
+    tile_rows(ty) * record_stride(ty)
 }
 
 impl Tile {
@@ -284,7 +275,7 @@ impl Tile {
                 b.bar_sync(); // this one is in shared memory
             }
             let here = b.byte_index(self.stages, here, 1);
-            let records = b.byte_index(here, warp, ROWS * stride(ty));
+            let records = b.byte_index(here, warp, ROWS * record_stride(ty));
             let rows: Vec<Rows> = (0..SIXTEENS)
                 .map(|sixteen| {
                     let plane = match planes {
@@ -298,8 +289,8 @@ impl Tile {
                         }
                         None => OfPlane::Behind(ty.layout().data),
                     };
-                    let records = records.byte_offset(i64::from(16 * sixteen * stride(ty)));
-                    Rows::new(b, (records, stride(ty)), plane)
+                    let records = records.byte_offset(i64::from(16 * sixteen * record_stride(ty)));
+                    Rows::new(b, (records, record_stride(ty)), plane)
                 })
                 .collect();
             let beside = here.byte_offset(i64::from(all_records(ty))).cast::<U8>();
@@ -307,6 +298,7 @@ impl Tile {
                 fragments: b.byte_index(self.fragments, own_eight, OF_TWO),
                 beside: b.byte_index(beside, own_eight, BESIDE_BYTES),
                 apart: self.width.eights() * OF_TWO,
+                eights_apart: [OF_TWO, BESIDE_BYTES],
                 before: &|b, pair, eight| match (pair, eight) {
                     _ if !runs_on => {}
                     (0, 1) if amid => second_half(b),
@@ -342,7 +334,7 @@ impl Tile {
         (copies, own_eight, sb): (&Copies, Val<U32>, Val<U32>),
         sums: &Sums,
     ) {
-        let last = mma::last_plane_of(b, columns.beside, self.width.own());
+        let last = mma::last_plane_of(b, columns.beside, (self.width.own(), BESIDE_BYTES));
         let counted = self.width == Width::Halves;
         let columns = Columns::in_shared(b, (self.width.own(), mma.group), columns).counted(counted);
         let values = mma.part(b, rows, &columns);
@@ -364,7 +356,7 @@ impl Tile {
 
 /// Adds to the values of so many eights, of their first planes, those of their second: an eight at a time from device memory,
 /// where it is at `eight_at`. Each round the next one's values come first.
-fn add_second_planes(
+pub(crate) fn add_second_planes(
     b: &mut Builder,
     (mma, rows): (Mma, &[Rows]),
     values: &Sums,
@@ -416,7 +408,8 @@ impl Product {
 
 /// A thread's copies: every second piece of 16 bytes of a row, or of two; of two eights every 32nd.
 struct Copies {
-    rows: Vec<Row>,
+    /// Each with whether it is one of the tile's, where some are not.
+    rows: Vec<(RowCopies, Option<Val<Pred>>)>,
     /// All columns of the type's form, and the number of the tile's first eight.
     columns: Global<U8>,
     first_eight: Val<U32>,
@@ -428,18 +421,6 @@ struct Copies {
     group: ScaleGroup,
 }
 
-/// A row that a thread copies.
-struct Row {
-    data: Global<U8>,
-    plane: Global<U8>,
-    /// Bytes of the row from there on, where rows may end within a super-block.
-    left: Option<Val<U32>>,
-    /// Where it goes in a stage.
-    to: Val<U32>,
-    /// Whether it is one of the tile's, where some are not.
-    there: Option<Val<Pred>>,
-}
-
 impl Copies {
     fn new(
         b: &mut Builder,
@@ -449,30 +430,15 @@ impl Copies {
         super_blocks: Val<U32>,
     ) -> Copies {
         let tid = b.tid();
-        let (own, odd) = (b.shr::<U32>(tid, 1), b.and::<U32>(tid, 1));
+        let own = b.shr::<U32>(tid, 1);
         let own = matrix::row_of_two(b, own);
-        let blocks = b.div::<U32>(product.k, 32);
-        let row_bytes = b.mul::<U32>(blocks, ty.layout().data / 8);
-        let plane_bytes = b.mul::<U32>(super_blocks, ty.layout().plane);
-        let is_cut = product.is_cut && ty.block_len() < SUPER_BLOCK;
-        let before = b.shl::<U32>(odd, 4);
+        let sizes = RowSizes::new(b, [product.k, super_blocks], (ty, product.is_cut));
         let together = tile.width.warps() * 16;
         let rows = (0..tile_rows(ty).div_ceil(together)).map(|pass| {
             let own = b.add::<U32>(own, pass * together);
-            let (tensor, row) = product.of.locate(b, own, 16);
-            let mut part = |from: Global<U8>, bytes: Val<U32>| {
-                let at = b.address(from);
-                let at = b.mad_wide(row, bytes, at);
-                b.global_ptr::<U8>(at)
-            };
-            let (data, plane) = (part(tensor.data, row_bytes), part(tensor.plane, plane_bytes));
-            Row {
-                data: b.byte_index(data, odd, 16),
-                plane,
-                left: is_cut.then(|| b.sub::<U32>(row_bytes, before)),
-                to: b.mad::<U32>(own, stride(ty), before),
-                there: (pass * together + together > tile_rows(ty)).then(|| b.setp_lt(own, tile_rows(ty))),
-            }
+            let addresses = sizes.addresses(b, &product.of, own);
+            let row = RowCopies::new(b, &sizes, own, addresses);
+            (row, (pass * together + together > tile_rows(ty)).then(|| b.setp_lt(own, tile_rows(ty))))
         });
         let rows = rows.collect();
         let columns = match mma.group {
@@ -497,45 +463,11 @@ impl Copies {
     /// Starts those of the rows' super-block `sb` to the stage so many bytes on.
     fn rows(&self, b: &mut Builder, stage: Val<U32>, sb: Val<U32>) {
         let to = b.byte_index(self.tile.stages, stage, 1);
-        for row in &self.rows {
-            match row.there {
-                None => self.row(b, row, to, sb),
-                Some(there) => b.if_(there, |b| self.row(b, row, to, sb)),
+        for (row, there) in &self.rows {
+            match there {
+                None => row.start(b, to, sb, self.ty),
+                Some(there) => b.if_(*there, |b| row.start(b, to, sb, self.ty)),
             }
-        }
-    }
-
-    fn row(&self, b: &mut Builder, row: &Row, stage: Shared<U32>, sb: Val<U32>) {
-        let (tid, bytes) = (b.tid(), self.ty.layout().data);
-        let to = b.byte_index(stage, row.to, 1);
-        let from = b.byte_index(row.data, sb, bytes);
-        let odd = b.and::<U32>(tid, 1);
-        let is_first = b.setp_eq(odd, 0);
-        let before = row.left.map(|left| (left, b.mul::<U32>(sb, bytes)));
-        for piece in (0..bytes / 16).step_by(2) {
-            let copy = |b: &mut Builder| {
-                let at = 16 * piece;
-                let read = match before {
-                    None => Size::Const(16),
-                    Some((left, before)) => {
-                        let end = b.add::<U32>(before, at);
-                        let inside = b.setp_lt(end, left);
-                        Size::Reg(b.selp::<U32>(16, 0, inside))
-                    }
-                };
-                matrix::copy(b, to.at(at / 4), from.at(at), read);
-            };
-            // The last of an odd number of pieces has no second.
-            if piece + 1 == bytes / 16 { b.if_(is_first, copy) } else { copy(b) }
-        }
-        let beside = record(self.ty) - bytes;
-        if beside > 0 {
-            let from = b.byte_index(row.plane, sb, beside);
-            b.if_(is_first, |b| {
-                for piece in 0..beside / 16 {
-                    matrix::copy(b, to.at((bytes + 16 * piece) / 4), from.at(16 * piece), Size::Const(16));
-                }
-            });
         }
     }
 

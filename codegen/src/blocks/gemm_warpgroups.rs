@@ -24,10 +24,10 @@
 //! since tiles leave off at any stage.
 //!
 //! *Waits* have an end: each is for copies of the block's own, or for what its other warps do before, in the order of
-//! super-blocks. Should one be in vain for [`POLLS`] polls, the launch ends by an error.
+//! super-blocks. Should one be in vain for a million polls, the launch ends by an error.
 
 use super::gemm_tile::{Matrices, Sums};
-use super::rounded_columns;
+use super::{rounded_columns, wait};
 use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
@@ -60,8 +60,6 @@ const STEPS: usize = 2;
 const PASSED: usize = 5;
 /// The product behind which copies begin: the last, while whose products nothing else is to be done.
 const COPIED: usize = TWOS * STEPS - 1;
-/// Polls of an mbarrier that are enough for anything a block waits for here.
-const POLLS: u32 = 1 << 20;
 
 /// A block's shared memory.
 #[derive(Debug, Clone)]
@@ -225,7 +223,7 @@ impl Tile {
             let at = b.byte_index(self.stages, here, bytes);
             let full = b.byte_index(self.full, here, 8);
             let phase = bit(b, phases, here);
-            wait(b, full, phase);
+            wait::within_block(b, full, phase);
             let records = b.byte_index(at.at(RECORDS).cast::<U32>(), warp, OF_WARP * stride(ty));
             let plane = match planes {
                 Some(planes) => {
@@ -236,7 +234,13 @@ impl Tile {
             };
             let rows = Rows::apart(b, (records, stride(ty)), plane);
             let beside = at.at(BESIDE);
-            let columns = InShared { fragments: at, beside, apart: OF_TWO, before: &|_, _, _| {} };
+            let columns = InShared {
+                fragments: at,
+                beside,
+                apart: OF_TWO,
+                eights_apart: [OF_TWO, BESIDE_BYTES],
+                before: &|_, _, _| {},
+            };
             let columns = Columns::in_shared(b, (EIGHTS, ScaleGroup::Of256), &columns);
             let turn = b.bfe::<U32>(phases, TURN, 1);
             let turn = b.xor::<U32>(turn, 1);
@@ -295,7 +299,7 @@ impl Tile {
         let phase = bit(b, phases, number);
         let freed = b.xor::<U32>(phase, 1);
         let free = b.byte_index(self.free, number, 8);
-        wait(b, free, freed);
+        wait::within_block(b, free, freed);
         b.bar_warp_sync(); // every lane has seen that it is free
         let (stage, full) = (b.byte_index(self.stages, number, bytes), b.byte_index(self.full, number, 8));
         To { stage, full, sb: next, there }
@@ -333,7 +337,7 @@ fn multiply(
     // Two units on are two pieces of 16 bytes, half of the depth of two blocks.
     let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
     let [first, later] = [none, one].map(|adds| b.setp_ne(adds, 0));
-    wait(b, turn, parity);
+    wait::within_block(b, turn, parity);
     for number in 0..TWOS * STEPS {
         let (two, step) = (number / STEPS, number % STEPS);
         let low = b.add::<U32>(address, (two as u32 * OF_TWO + step as u32 * 32) / 16);
@@ -397,25 +401,6 @@ pub(crate) fn own_row(b: &mut Builder) -> Val<U32> {
 
 /// The upper half of the columns' descriptor: so many bytes from eight columns to the next eight, and a pattern of 64 bytes.
 const DESCRIPTOR: u32 = (2 << 30) | (FRAGMENT_BYTES / 16);
-
-/// Waits for the end of an mbarrier's phase.
-fn wait(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
-    let over = b.mbarrier_poll(mbarrier, parity);
-    let lacks = b.not_pred(over);
-    b.if_(lacks, |b| {
-        let polls = b.var::<U32>(1);
-        b.do_while(|b| {
-            let over = b.mbarrier_poll(mbarrier, parity);
-            let next = b.add::<U32>(polls, 1);
-            b.set(polls, next);
-            let lacks = b.not_pred(over);
-            let long = b.setp_ge(next, POLLS);
-            let in_vain = b.and_pred(lacks, long);
-            b.if_(in_vain, |b| b.trap());
-            lacks
-        });
-    });
-}
 
 /// A warp's copies.
 struct Copies {

@@ -120,3 +120,27 @@ pub(crate) fn for_phase(b: &mut Builder, limit: Limit, mbarrier: Shared<U64>, pa
         });
     });
 }
+
+/// Polls of an mbarrier that are enough for what a block's own warps and copies do.
+const POLLS: u32 = 1 << 20;
+
+/// Waits for the end of an mbarrier's phase that other blocks have no part in; the launch ends by an error where it does not
+/// come.
+pub(crate) fn within_block(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
+    let over = b.mbarrier_poll(mbarrier, parity);
+    let lacks = b.not_pred(over);
+    b.if_(lacks, |b| {
+        let polls = b.var::<U32>(1);
+        b.do_while(|b| {
+            b.each_iteration(Work::Few);
+            let over = b.mbarrier_poll(mbarrier, parity);
+            let next = b.add::<U32>(polls, 1);
+            b.set(polls, next);
+            let lacks = b.not_pred(over);
+            let long = b.setp_ge(next, POLLS);
+            let in_vain = b.and_pred(lacks, long);
+            b.if_(in_vain, |b| b.trap());
+            lacks
+        });
+    });
+}

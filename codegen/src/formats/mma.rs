@@ -87,7 +87,15 @@ impl Rows {
         Rows::placed(b, of, plane, |_, row| row)
     }
 
-    /// The same in another order, so that neighbouring lanes' rows are four records apart: of each eight row `i` of the
+    /// The 16 rows whose records begin so many bytes behind these.
+    pub(crate) fn after(&self, bytes: u32, plane: OfPlane) -> Rows {
+        let bytes = i64::from(bytes);
+        let [first, second] = self.own;
+        let own = [first.byte_offset(bytes), second.byte_offset(bytes)];
+        Rows { matrix: self.matrix.byte_offset(bytes), own, plane }
+    }
+
+    /// As [`Rows::new`] in another order, so that neighbouring lanes' rows are four records apart: of each eight row `i` of the
     /// fragments is record `i / 2`, or `4 + i / 2` where `i` is odd. Lanes that read 16 bytes of a record each, an odd number
     /// of pieces from one to the next, meet in no bank.
     pub(crate) fn apart(b: &mut Builder, of: (Shared<U32>, u32), plane: OfPlane) -> Rows {
@@ -241,8 +249,10 @@ type Before<'a> = &'a dyn Fn(&mut Builder, u32, u32);
 pub(crate) struct InShared<'a> {
     pub(crate) fragments: Shared<U8>,
     pub(crate) beside: Shared<U8>,
-    /// Bytes from the fragments of two blocks of 32 to those of the next two: eights stand together.
+    /// Bytes from the fragments of two blocks of 32 to those of the next two.
     pub(crate) apart: u32,
+    /// Bytes from an eight's fragments of two blocks to the next eight's, and from what stands beside them.
+    pub(crate) eights_apart: [u32; 2],
     pub(crate) before: Before<'a>,
 }
 
@@ -281,14 +291,15 @@ impl<'a> Columns<'a> {
     /// Of eights in shared memory.
     pub(crate) fn in_shared(b: &mut Builder, (eights, group): (u32, ScaleGroup), of: &InShared<'a>) -> Columns<'a> {
         let (lane, pair) = Columns::lane(b);
+        let [of_fragments, of_beside] = of.eights_apart;
         let own = place_of(b, lane);
         let fragments = b.byte_index(of.fragments, own, 16);
         let scales = b.byte_index(of.beside, pair, Columns::scales_apart(group)).at(SCALES_OFFSET - FRAGMENT_BYTES);
         let sums = b.byte_index(of.beside, lane, 8).at(SUMS_OFFSET - FRAGMENT_BYTES);
         let eights = (0..eights).map(|number| Eight::Shared {
-            fragments: fragments.at(number * OF_TWO),
-            scales: scales.at(number * BESIDE_BYTES),
-            sums: sums.at(number * BESIDE_BYTES),
+            fragments: fragments.at(number * of_fragments),
+            scales: scales.at(number * of_beside),
+            sums: sums.at(number * of_beside),
         });
         Columns { eights: eights.collect(), counted: false, apart: of.apart, before: Some(of.before) }
     }
@@ -385,25 +396,26 @@ pub(crate) fn later(eight: Global<U8>) -> Global<U32> {
     eight.at(LATER_OFFSET).cast()
 }
 
-/// [`last_plane`] of so many eights in shared memory, a power of two, the first of which has `beside` beside its fragments.
-pub(crate) fn last_plane_of(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<U32> {
+/// [`last_plane`] of so many eights in shared memory, a power of two: the first has `beside` beside its fragments, the next
+/// one has it so many bytes on.
+pub(crate) fn last_plane_of(b: &mut Builder, beside: Shared<U8>, eights: (u32, u32)) -> Val<U32> {
     let (later, first) = (later_of_lane(b, beside, eights), b.mov::<U32>(0));
     last_plane(b, first, &[later])
 }
 
 /// Whether one of them has a second plane: that of the lane's number.
 pub(crate) fn has_second_plane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<Pred> {
-    let [w, x, y, z] = later_of_lane(b, beside, eights);
+    let [w, x, y, z] = later_of_lane(b, beside, (eights, BESIDE_BYTES));
     let (low, high) = (b.or::<U32>(w, x), b.or::<U32>(y, z));
     let any = b.or::<U32>(low, high);
     b.setp_ne(any, 0)
 }
 
 /// What the first plane says of the columns of one of them, by the lane's number.
-fn later_of_lane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> [Val<U32>; 4] {
+fn later_of_lane(b: &mut Builder, beside: Shared<U8>, (eights, apart): (u32, u32)) -> [Val<U32>; 4] {
     let lane = b.lane();
     let own = b.and::<U32>(lane, eights - 1);
-    let later = b.byte_index(beside, own, BESIDE_BYTES).at(LATER_OFFSET - FRAGMENT_BYTES);
+    let later = b.byte_index(beside, own, apart).at(LATER_OFFSET - FRAGMENT_BYTES);
     b.ld_vector(later.cast::<U32>(), LoadKind::Ordinary)
 }
 

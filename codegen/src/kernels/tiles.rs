@@ -149,6 +149,25 @@ impl Tiles {
         });
     }
 
+    /// Notes the block's only tile as the piece at place 0, where there are as many blocks as tiles, which all have so many
+    /// rows. By the whole block; a barrier of it must follow.
+    pub(super) fn note_own(&self, b: &mut Builder, phase: &TiledPhase<'_>, rows: Val<U32>) {
+        self.note_matrices(b, phase, |b, _| Kind { rows, cost: b.mov(1) });
+        b.bar_warp_sync(); // the matrices are noted
+        let lane = b.lane();
+        let leads = b.setp_eq(lane, 0);
+        b.if_(leads, |b| {
+            let block = b.ctaid_x();
+            let tile = b.div::<U32>(block, phase.groups);
+            let before = b.mul::<U32>(tile, phase.groups);
+            let group = b.sub::<U32>(block, before);
+            let of = self.find(b, phase, tile);
+            let zero = b.mov::<U32>(0);
+            let words = of.words().into_iter().chain([group, zero, phase.super_blocks]);
+            words.zip(0..).for_each(|(word, number)| b.st(self.pieces.at(AT_ONCE * number), word));
+        });
+    }
+
     /// The piece at that place.
     pub(super) fn piece(&self, b: &mut Builder, place: Val<U32>) -> Piece {
         let at = b.index(self.pieces, place);

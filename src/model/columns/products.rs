@@ -2,12 +2,13 @@
 
 use super::super::kernels::ColumnKernels;
 use super::super::launches::{Gemm, Phase, Quantise};
-use super::super::tiles::Tile;
+use super::super::tiles::{Room, Tile};
 use super::super::token::{Of, Run};
 use super::super::{Inner, Numerics};
 use super::{Columns, LEAST};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream};
+use crate::kernel::Kernel;
 use crate::launch::{In, Out};
 use crate::shape::{ModelShape, TensorRole, WeightType};
 
@@ -142,8 +143,7 @@ impl Columns {
         let (k, rows) = sizes(shape, phase);
         let table = In::noted(of.model.weights.table.as_ptr());
         let (eps, vocab) = (shape.rms_eps, shape.vocab);
-        // Only large tiles have the head's rows.
-        let tiled = phase != HEAD || self.kernels.tile.is_some();
+        let tiled = phase != HEAD || self.kernels.tile.is_some() || self.kernels.sliced.is_some();
         let Some(types) = quantised(of.model, layer, phase).filter(|_| tiled) else {
             let kernels = of.model.stream_kernels(Numerics::Fast)?;
             for column in 0..count as usize {
@@ -153,15 +153,20 @@ impl Columns {
             }
             return Ok(());
         };
-        let (tile, tiles) = match types.as_slice() {
-            [ty] if phase == HEAD => Tile::of_head(*ty, rows),
-            types => {
-                let matrices: Vec<_> = types.iter().copied().zip(rows_of(shape, tensors(phase).0)).collect();
-                Tile::choose(|tile| self.has(tile), &matrices, count, of.model.device.multiprocessors())
-            }
+        // Only tiles of 64 columns have the head's rows.
+        let takes = |tile| self.has(tile) && (phase != HEAD || matches!(tile, Tile::Sliced(_) | Tile::Large));
+        let rows_of = match types.as_slice() {
+            [_] if phase == HEAD => vec![rows],
+            _ => rows_of(shape, tensors(phase).0).collect(),
         };
+        let matrices: Vec<_> = types.iter().copied().zip(rows_of).collect();
+        let device = &of.model.device;
+        let shared = self.kernels.sliced.as_ref().map_or(0, Kernel::dynamic_shared_left);
+        let room = Room { multiprocessors: device.multiprocessors(), shared };
+        let (tile, tiles) = Tile::choose(takes, &matrices, count, room);
         let ColumnKernels { wide, narrow, tile: large, double, warpgroups, .. } = &*self.kernels;
         let (tile, kernel) = match (tile, narrow, large, double) {
+            (Tile::Sliced(_), ..) => (tile, wide),
             (Tile::Narrow, Some(narrow), ..) => (tile, narrow),
             (Tile::Double, .., Some(double)) => (tile, double),
             (Tile::Large, _, Some(large), _) => (tile, large),
@@ -198,6 +203,10 @@ impl Columns {
             begun: Out::noted(self.handed.begun.as_ptr()),
             begun_words: Out::noted(self.handed.begun_words.as_ptr()),
         };
+        if let (Tile::Sliced(cut), Some(sliced)) = (tile, &self.kernels.sliced) {
+            let more = types.iter().map(|ty| cut.bytes(*ty)).max().unwrap_or(0);
+            return run.launch_with(sliced, [padded / width * tiles, 1, 1], more, &(gemm, cut));
+        }
         let grid = tile.grid([padded / width, tiles], of.model.device.multiprocessors());
         run.launch_grid(kernel, grid, &gemm)
     }
@@ -207,6 +216,7 @@ impl Columns {
         let kernel = match tile {
             Tile::Narrow => self.kernels.narrow.is_some(),
             Tile::Wide => true,
+            Tile::Sliced(_) => self.kernels.sliced.is_some(),
             Tile::Large => self.kernels.tile.is_some(),
             Tile::Double => self.kernels.double.is_some(),
             Tile::Warpgroups => self.kernels.warpgroups.is_some(),

@@ -11,7 +11,7 @@ use super::phases::{Phase, more_bits, phases};
 use super::predict::{ISSUED, predict, together};
 use super::{Chip, Program, Way};
 use crate::model::columns::{MOST, attend_together};
-use crate::model::tiles::Tile;
+use crate::model::tiles::{Room, Tile};
 use crate::shape::columns::bytes;
 use crate::shape::units::{BatchCut, FAST_CHUNK, batch_rounds};
 use crate::shape::{ModelShape, Numerics, WeightType};
@@ -71,6 +71,17 @@ const FASTER: f64 = 96.0 / 64.0;
 /// The types and rows of a product's matrices.
 type Matrices<'a> = &'a [(WeightType, u32)];
 
+/// Bytes of dynamic shared memory that a block may have by compute capability, beside 4 KB of tiles' own: CUDA C++ Programming
+/// Guide, "Technical Specifications per Compute Capability".
+const fn shared_memory(sm: u32) -> u32 {
+    match sm {
+        80 | 87 => 159 << 10,
+        86 | 89 | 120.. => 95 << 10,
+        90..120 => 223 << 10,
+        _ => 60 << 10,
+    }
+}
+
 /// Tokens that go through the layers together.
 struct Batch<'a> {
     shape: &'a ModelShape,
@@ -119,11 +130,13 @@ impl Batch<'_> {
         let chip = self.chip;
         // Kernels of sm_75 have two tiles.
         let is_there = |tile| match tile {
-            Tile::Wide | Tile::Large => true,
-            Tile::Narrow | Tile::Double => chip.sm >= 80,
+            Tile::Wide => true,
+            Tile::Large => chip.sm < 80,
+            Tile::Narrow | Tile::Double | Tile::Sliced(_) => chip.sm >= 80,
             Tile::Warpgroups => chip.sm == 90,
         };
-        let (tile, row_tiles) = Tile::choose(is_there, matrices, self.count, chip.multiprocessors);
+        let room = Room { multiprocessors: chip.multiprocessors, shared: shared_memory(chip.sm) };
+        let (tile, row_tiles) = Tile::choose(is_there, matrices, self.count, room);
         let column_tiles = self.count.div_ceil(tile.columns());
         let rows: u32 = matrices.iter().map(|(_, rows)| rows).sum();
         // All tiles take what the mean of them does.
