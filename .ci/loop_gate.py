@@ -153,10 +153,11 @@ class Kernel:
                 if ended is not None:
                     marks[ended].source = source
             else:
-                # A loop has what the loops within it have.
+                # A loop has what the loops within it have, but for those on rare ways.
                 if inside[-1] is not None and (access := ACCESS.match(text)):
-                    few = marks[inside[-1]].name.split("/")[0] == FEW
-                    for mark in {inside[-1]} if few else {mark for mark in inside if mark is not None}:
+                    around = [mark for mark in inside if mark is not None]
+                    few = [at for at, mark in enumerate(around) if marks[mark].name.split("/")[0] == FEW]
+                    for mark in set(around[few[-1] if few else 0 :]):
                         marks[mark].accesses[BECOMES[access.group(1)]] += 1
                 continue
             yield f".loc 1 {1 if inside[-1] is None else inside[-1] + 2} 0"

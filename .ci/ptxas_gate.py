@@ -32,7 +32,7 @@ BOUNDED = ["general", "tiny", "qwen3b", "qwen3-8b"]
 # of 128 attention of batches has 64 in queries and sums; ptxas 13.5 has no room for a few others, which that one reads back
 # about twelve times in the 590 instructions of a chunk. Tiles without
 # spills, as they were tried, took 11.3 instead of 10.2 instructions a product of Q4_K at sm_80. Twelve warps with slices of
-# rows have 168 registers each: a bake of llama.cpp's usual types spills 8 bytes at sm_90, the demo model, whose text has every
+# rows have 168 registers each: a bake of llama.cpp's usual types spills none at sm_90 and 64 to 172 bytes before, the demo model, whose text has every
 # type, 690. Of the persistent
 # decoder some words of an item are read back once a token.
 SPILLING = {

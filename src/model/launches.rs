@@ -46,8 +46,8 @@ launch! {
 }
 
 launch! {
-    /// `gemm_8`, `gemm_16`, `gemm_tile`, `gemm_tile_128` and `gemm_warpgroups`: a phase of a layer for several columns. The
-    /// last three take the head too.
+    /// `gemm_8`, `gemm_16`, `gemm_sliced`, `gemm_tile`, `gemm_tile_128` and `gemm_warpgroups`: a phase of a layer for several
+    /// columns. All but the first two take the head too.
     pub(crate) struct Gemm<'a> {
         table: In<'a, u8>,
         layer: u32,

@@ -43,7 +43,7 @@ const FEW_WARPS: f64 = 1.44;
 /// Instructions of a warp for each product of a tile that has slices, Q4_K at sm_90, cycles that a warp alone takes for each,
 /// and how much longer than these or the L2 cache a super-block takes, what begins and ends a tile in it: by the emulator's clock
 /// of an H200 and an A100, 1.24 to 1.5 times as long for qwen3-8b.
-const SLICED: f64 = 11.6;
+const SLICED: f64 = 11.1;
 const ALONE: f64 = 2.2;
 const WAITS: f64 = 1.35;
 /// Cycles for a super-block of a small tile whose block is alone on a multiprocessor, and what a block takes of its shared

@@ -23,6 +23,7 @@
 
 use super::gemm_tile::{Matrices, Sums, add_second_planes};
 use super::row_copies::{RowCopies, RowSizes};
+use super::tensor::by_type;
 use super::wait;
 use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
 use crate::matrix;
@@ -156,23 +157,15 @@ impl Tile {
     /// Adds the values of all super-blocks to the sums, in order. By the whole block, behind a barrier of it.
     #[track_caller]
     pub(crate) fn add(&self, b: &mut Builder, types: &[WeightType], product: &Product) {
-        for ty in types {
-            let Some(mma) = format(*ty).mma() else { continue };
-            if types.len() == 1 {
-                self.of_type(b, product, (*ty, mma));
-            } else {
-                let is = b.setp_eq(product.of.tensors[0].ty, ty.id());
-                b.if_(is, |b| self.of_type(b, product, (*ty, mma)));
-            }
-        }
-    }
-
-    fn of_type(&self, b: &mut Builder, product: &Product, (ty, mma): (WeightType, Mma)) {
+        let Cut { row_warps, slices, .. } = self.cut;
+        let ty = product.of.tensors[0].ty;
         let super_blocks = b.size_div_ceil(Size::Reg(product.k), SUPER_BLOCK);
         let super_blocks = b.mov::<U32>(super_blocks);
-        let sizes = RowSizes::new(b, [product.k, super_blocks], (ty, product.is_cut));
+        let data = by_type(b, ty, types, |ty| ty.layout().data);
+        let plane = by_type(b, ty, types, |ty| ty.layout().plane);
+        let sizes = RowSizes::new(b, [product.k, super_blocks], (data, plane));
         let (tid, threads) = (b.tid(), 32 * b.warps());
-        let rows = b.mul::<U32>(self.cut.row_warps, OF_WARP);
+        let rows = b.mul::<U32>(row_warps, OF_WARP);
         b.for_range(tid, rows, threads, |b, row| {
             b.each_iteration(Work::Few);
             let addresses = sizes.addresses(b, &product.of, row);
@@ -181,14 +174,23 @@ impl Tile {
         });
         b.bar_sync(); // where rows are is noted
         let warp = b.warp_id();
-        let slice = b.div::<U32>(warp, self.cut.row_warps);
-        let has_slice = b.setp_lt(slice, self.cut.slices);
+        let slice = b.div::<U32>(warp, row_warps);
+        let has_slice = b.setp_lt(slice, slices);
         b.if_(has_slice, |b| {
-            let before = b.mul::<U32>(slice, self.cut.row_warps);
+            let before = b.mul::<U32>(slice, row_warps);
             let own = b.sub::<U32>(warp, before);
-            let source = Source::new(product, mma.group, super_blocks);
-            let copies = Copies { tile: self, sizes, source, own, ty, group: mma.group };
-            self.slice(b, slice, &copies, mma);
+            for of in types {
+                let Some(mma) = format(*of).mma() else { continue };
+                let source = Source::new(product, mma.group, super_blocks);
+                let bytes = (product.is_cut && of.block_len() < SUPER_BLOCK).then_some(sizes.row);
+                let copies = Copies { tile: self, bytes, source, own, ty: *of, group: mma.group };
+                if types.len() == 1 {
+                    self.slice(b, slice, &copies, mma);
+                } else {
+                    let is = b.setp_eq(ty, of.id());
+                    b.if_(is, |b| self.slice(b, slice, &copies, mma));
+                }
+            }
         });
     }
 
@@ -330,7 +332,8 @@ impl Tile {
 /// A warp's copies: its rows, and its share of the eights of columns.
 struct Copies<'a> {
     tile: &'a Tile,
-    sizes: RowSizes,
+    /// A row's bytes, where it may end within a super-block.
+    bytes: Option<Val<U32>>,
     source: Source,
     /// The number of its rows in the tile, and its first eight.
     own: Val<U32>,
@@ -352,7 +355,7 @@ impl Copies<'_> {
                 let row = b.add::<U32>(row, further);
                 let from = b.byte_index(self.tile.rows, row, 16);
                 let addresses = b.ld_vector(from, LoadKind::Constant);
-                let copies = RowCopies::new(b, &self.sizes, row, addresses);
+                let copies = RowCopies::new(b, (self.ty, self.bytes), row, addresses);
                 copies.start(b, at.at(COLUMNS_BYTES).cast(), sb, self.ty);
             }
             // A scale for each 32 has no sums beside it.

@@ -432,12 +432,13 @@ impl Copies {
         let tid = b.tid();
         let own = b.shr::<U32>(tid, 1);
         let own = matrix::row_of_two(b, own);
-        let sizes = RowSizes::new(b, [product.k, super_blocks], (ty, product.is_cut));
+        let sizes = RowSizes::new(b, [product.k, super_blocks], (ty.layout().data, ty.layout().plane));
+        let bytes = (product.is_cut && ty.block_len() < SUPER_BLOCK).then_some(sizes.row);
         let together = tile.width.warps() * 16;
         let rows = (0..tile_rows(ty).div_ceil(together)).map(|pass| {
             let own = b.add::<U32>(own, pass * together);
             let addresses = sizes.addresses(b, &product.of, own);
-            let row = RowCopies::new(b, &sizes, own, addresses);
+            let row = RowCopies::new(b, (ty, bytes), own, addresses);
             (row, (pass * together + together > tile_rows(ty)).then(|| b.setp_lt(own, tile_rows(ty))))
         });
         let rows = rows.collect();

@@ -3,9 +3,9 @@
 
 use super::gemm_tile::Matrices;
 use crate::matrix;
-use crate::ptx::{Builder, Global, Shared, Size, U8, U32, U64, Val};
+use crate::ptx::{Builder, Global, Operand, Shared, Size, U8, U32, U64, Val};
+use kiln_shape::WeightType;
 use kiln_shape::columns::{record, record_stride};
-use kiln_shape::{SUPER_BLOCK, WeightType};
 
 /// A lane's copies of a row: every second piece of 16 bytes, by the lane's number.
 pub(crate) struct RowCopies {
@@ -17,23 +17,24 @@ pub(crate) struct RowCopies {
     to: Val<U32>,
 }
 
-/// What rows of a tile have in common.
+/// Bytes of a tile's rows.
 pub(crate) struct RowSizes {
-    /// Bytes of a row and of its plane.
+    /// Of a row, and of its plane.
     pub(crate) row: Val<U32>,
     pub(crate) plane: Val<U32>,
-    /// Whether rows may end within a super-block.
-    is_cut: bool,
-    ty: WeightType,
 }
 
 impl RowSizes {
-    /// Of rows of `k` weights in so many super-blocks.
-    pub(crate) fn new(b: &mut Builder, [k, super_blocks]: [Val<U32>; 2], (ty, is_cut): (WeightType, bool)) -> RowSizes {
+    /// Of rows of `k` weights in so many super-blocks, which take so many bytes each, and so many of the plane.
+    pub(crate) fn new(
+        b: &mut Builder,
+        [k, super_blocks]: [Val<U32>; 2],
+        (data, plane): (impl Operand<U32>, impl Operand<U32>),
+    ) -> RowSizes {
         let blocks = b.div::<U32>(k, 32);
-        let row = b.mul::<U32>(blocks, ty.layout().data / 8);
-        let plane = b.mul::<U32>(super_blocks, ty.layout().plane);
-        RowSizes { row, plane, is_cut: is_cut && ty.block_len() < SUPER_BLOCK, ty }
+        let row = b.mul::<U32>(blocks, data);
+        let row = b.shr::<U32>(row, 3);
+        RowSizes { row, plane: b.mul::<U32>(super_blocks, plane) }
     }
 
     /// The addresses of row `row` of a tile and of its plane.
@@ -47,8 +48,13 @@ impl RowSizes {
 }
 
 impl RowCopies {
-    /// Those of row `row` of a tile, which is at these addresses.
-    pub(crate) fn new(b: &mut Builder, of: &RowSizes, row: Val<U32>, addresses: [Val<U64>; 2]) -> RowCopies {
+    /// Those of row `row` of a tile, which is at these addresses; `bytes` are the row's where it may end within a super-block.
+    pub(crate) fn new(
+        b: &mut Builder,
+        (ty, bytes): (WeightType, Option<Val<U32>>),
+        row: Val<U32>,
+        addresses: [Val<U64>; 2],
+    ) -> RowCopies {
         let lane = b.lane();
         let odd = b.and::<U32>(lane, 1);
         let before = b.shl::<U32>(odd, 4);
@@ -56,8 +62,8 @@ impl RowCopies {
         RowCopies {
             data: b.byte_index(data, odd, 16),
             plane,
-            left: of.is_cut.then(|| b.sub::<U32>(of.row, before)),
-            to: b.mad::<U32>(row, record_stride(of.ty), before),
+            left: bytes.map(|bytes| b.sub::<U32>(bytes, before)),
+            to: b.mad::<U32>(row, record_stride(ty), before),
         }
     }
 

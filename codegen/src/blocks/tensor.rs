@@ -1,6 +1,7 @@
 //! A weight matrix in device memory: where it is and of what type, read from the tensor table or given by parameters.
 
 use crate::ptx::{Builder, Element, Global, LoadKind, Operand, Shared, U8, U32, U64, Val};
+use kiln_shape::WeightType;
 use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, MAP_OFFSET, PLANE_OFFSET, TYPE_OFFSET};
 
 /// A matrix of quantised or plain rows.
@@ -93,4 +94,13 @@ pub(crate) fn vector_from_table<T: Element>(
     let entry = table.into().entry(b, index);
     let data = entry.word::<U64>(b, DATA_OFFSET);
     b.global_ptr(data)
+}
+
+/// What `of` says of the type whose number in the table it is, one of `types`.
+pub(crate) fn by_type(b: &mut Builder, ty: Val<U32>, types: &[WeightType], of: impl Fn(WeightType) -> u32) -> Val<U32> {
+    let first = b.mov::<U32>(types.first().map_or(0, |ty| of(*ty)));
+    types.iter().skip(1).fold(first, |found, other| {
+        let is = b.setp_eq(ty, other.id());
+        b.selp::<U32>(of(*other), found, is)
+    })
 }

@@ -14,7 +14,7 @@ use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::{Tensor, map_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, SUPER_BLOCK, WeightType};
+use kiln_shape::{ModelShape, SUPER_BLOCK};
 
 /// Matrices of a phase, at most.
 const MATRICES: u32 = 3;
@@ -330,15 +330,6 @@ impl Tiles {
 /// Matrices that have tiles of their own: of gate and up one.
 fn matrices(b: &mut Builder, chosen: &Chosen) -> Val<U32> {
     b.selp::<U32>(MATRICES, 1, chosen.is_qkv)
-}
-
-/// What `kind` of each type says, in the order of a type's number in the table.
-pub(super) fn by_type(b: &mut Builder, ty: Val<U32>, types: &[WeightType], of: impl Fn(WeightType) -> u32) -> Val<U32> {
-    let first = b.mov::<U32>(types.first().map_or(0, |ty| of(*ty)));
-    types.iter().skip(1).fold(first, |found, other| {
-        let is = b.setp_eq(ty, other.id());
-        b.selp::<U32>(of(*other), found, is)
-    })
 }
 
 /// A tile of rows of a matrix of the phase.
