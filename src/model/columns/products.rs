@@ -166,6 +166,7 @@ impl Columns {
         let (tile, tiles) = Tile::choose(takes, &matrices, count, room);
         let ColumnKernels { wide, narrow, tile: large, double, warpgroups, .. } = &*self.kernels;
         let (tile, kernel) = match (tile, narrow, large, double) {
+            // Its kernel takes more, and is launched below.
             (Tile::Sliced(_), ..) => (tile, wide),
             (Tile::Narrow, Some(narrow), ..) => (tile, narrow),
             (Tile::Double, .., Some(double)) => (tile, double),
