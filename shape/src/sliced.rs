@@ -23,7 +23,7 @@ pub struct Cut {
     pub row_warps: u32,
     /// Slices, each of which has so many warps.
     pub slices: u32,
-    /// Super-blocks of the tile in shared memory, or on their way there.
+    /// Super-blocks of the tile in shared memory, or on their way there: more than slices.
     pub stages: u32,
 }
 

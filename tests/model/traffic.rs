@@ -103,16 +103,17 @@ fn prompts_have_no_bank_conflicts() {
     let _turn = turn();
     let cut = Cut::write("qwen3-0-6b");
     let mut launched = BTreeSet::new();
-    for chip in [DeviceConfig::with_sm(7, 5), DeviceConfig::with_sm(8, 0), DeviceConfig::h200()] {
+    let chips = [(DeviceConfig::with_sm(7, 5), 202), (DeviceConfig::with_sm(8, 0), 202), (DeviceConfig::h200(), 458)];
+    for (chip, many) in chips {
         let name = chip.name.clone();
         let model = cut.load(DeviceConfig { counters: true, checks: Checks::NONE, ..chip });
         let ordinal = model.device().ordinal();
         kiln_emulator::clear_reports(ordinal);
-        // Both end within a tile. The last token waits until its logits are asked for.
-        for tokens in [8, 202] {
+        // The last two end within a tile. The last token waits until its logits are asked for.
+        for tokens in [8, 13, many] {
             let ids: Vec<u32> = (0..tokens).map(|token| 7 * token % 2048).collect();
             let options = SessionOptions::default().with_kv(KvType::F16).with_path(PathChoice::Stream);
-            let mut session = model.session(options.with_capacity(256)).expect("a session");
+            let mut session = model.session(options.with_capacity(512)).expect("a session");
             session.append(&ids).expect("it fits");
             session.prefill().expect("it runs");
         }

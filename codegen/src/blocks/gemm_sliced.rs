@@ -9,7 +9,8 @@
 //! # Order
 //!
 //! *Full.* A super-block of the rows and all columns is copied to the next of the tile's stages, by the warps of the slice that
-//! last read the stage; each thread's copies arrive at `full` when they have landed.
+//! last read the stage; each thread's copies arrive at `full` when they have landed. Stages are more than slices: whoever waits
+//! for a stage's next super-block has seen in its turns that the one before was added, so that no phase is taken for another.
 //!
 //! *Free.* A warp's first lane arrives at `free` when all its lanes have read what they read of the stage. Whoever copies to
 //! the stage has waited for that.
