@@ -49,6 +49,31 @@ pub(super) struct Scaled {
     pub(super) pair: Option<(Var<F32>, Val<F32>)>,
 }
 
+impl Scaled {
+    /// Those of an eight of columns with two sixteens of rows, of a pair one of either, in the order of the result's registers.
+    /// A lane has four rows, each with whether it is there, and two columns: the place of the first row's result in each.
+    pub(super) fn of_sixteens(
+        b: &mut Builder,
+        rows: &[(Val<U32>, Val<Pred>)],
+        columns: [(Global<F32>, Val<Pred>); 2],
+        scaled: &[[Val<F32>; 4]],
+    ) -> Vec<Scaled> {
+        let mut products = Vec::new();
+        for (sixteen, values) in scaled.iter().enumerate() {
+            for (i, value) in values.iter().enumerate() {
+                let eight = 2 * sixteen + i / 2;
+                let ((row, in_rows), (column, in_columns)) = (rows[eight], columns[i % 2]);
+                let there = b.and_pred(in_columns, in_rows);
+                let place = column.at(8 * eight as u32);
+                let value = b.var::<F32>(*value);
+                let pair = (sixteen == 0).then(|| (value, scaled[1][i]));
+                products.push(Scaled { row, place, there, value, pair });
+            }
+        }
+        products
+    }
+}
+
 impl Epilogue<'_> {
     /// Makes a lane's products with one matrix results, and writes those that are there. What is added to them is loaded for
     /// all before the first waits for it.

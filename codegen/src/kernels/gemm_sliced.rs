@@ -79,18 +79,7 @@ impl GemmSliced {
                 let sums = tile.sums(b, sixteen, eight);
                 std::array::from_fn::<_, 4, _>(|i| b.mul(sums[i], inverses[i % 2]))
             });
-            let mut products = Vec::new();
-            for (sixteen, values) in scaled.iter().enumerate() {
-                for (i, value) in values.iter().enumerate() {
-                    let eight = 2 * sixteen + i / 2;
-                    let ((row, in_rows), (column, in_columns)) = (own[eight], columns[i % 2]);
-                    let there = b.and_pred(in_columns, in_rows);
-                    let place = column.at(8 * eight as u32);
-                    let value = b.var(*value);
-                    let pair = (sixteen == 0).then(|| (value, scaled[1][i]));
-                    products.push(Scaled { row, place, there, value, pair });
-                }
-            }
+            let products = Scaled::of_sixteens(b, &own, columns, &scaled);
             epilogue.write(b, &products);
         });
     }

@@ -118,17 +118,7 @@ impl GemmTile {
                 let scaled = sixteens.iter().map(|of| of[number as usize]);
                 let scaled: Vec<[Val<F32>; 4]> =
                     scaled.map(|of| std::array::from_fn(|i| b.mul(of[i], inverses[i % 2]))).collect();
-                for (sixteen, values) in scaled.iter().enumerate() {
-                    for (i, value) in values.iter().enumerate() {
-                        let eight = 2 * sixteen + i / 2;
-                        let ((row, in_rows), (column, in_columns)) = (own[eight], columns[i % 2]);
-                        let there = b.and_pred(in_columns, in_rows);
-                        let place = column.at(8 * eight as u32);
-                        let value = b.var::<F32>(*value);
-                        let pair = (sixteen == 0).then(|| (value, scaled[1][i]));
-                        products.push(Scaled { row, place, there, value, pair });
-                    }
-                }
+                products.extend(Scaled::of_sixteens(b, &own, columns, &scaled));
             }
             epilogue.write(b, &products);
             for of in sixteens {
