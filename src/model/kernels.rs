@@ -244,6 +244,11 @@ impl Persistent {
         newest(device, of(baked, DecoderPath::Persistent, numerics).filter(fits))
     }
 
+    /// Whether its weights come through a ring.
+    pub(crate) const fn has_ring(&self) -> bool {
+        matches!(self, Persistent::Ring(..) | Persistent::TracingRing(..))
+    }
+
     /// Columns that a launch may have.
     pub(crate) fn columns(&self) -> u32 {
         match self {

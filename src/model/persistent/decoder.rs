@@ -126,8 +126,8 @@ impl Decoder {
         };
         let post = Arc::new(Post::new(device)?);
         let resident: Arc<dyn Resident> = post.clone();
-        // Kernels before sm_90 have second planes in shared memory.
-        let of_block = if device.sm() >= 90 { device.shared_memory_per_block().next_multiple_of(16) } else { 16 };
+        let second_planes = if kernel.has_ring() { device.shared_memory_per_block() } else { 0 };
+        let of_block = second_planes.max(16).next_multiple_of(16);
         let memory = Memory {
             second_planes: (DeviceBuffer::zeroed(device, stride * of_block as usize / 4)?, of_block),
             shares: DeviceBuffer::from_host(device, &balance::shares(&model.file, blocks)?)?,

@@ -109,10 +109,9 @@ impl Decoder<'_> {
         b.if_(leads, |b| vectors.first.go_on(b, self.layers));
     }
 
-    /// Where the address of device memory for second planes of vectors stands. Before sm_90 they are in shared memory: where
-    /// activations are read from there each time, both planes have one text.
-    pub(super) fn second_planes(&self, b: &mut Builder) -> Option<Shared<U64>> {
-        self.vectors.as_ref().filter(|_| b.target().sm() >= 90).map(|vectors| vectors.second_planes)
+    /// Where the address of device memory for second planes of vectors stands, of which shared memory is kept free.
+    pub(super) fn second_planes(&self) -> Option<Shared<U64>> {
+        self.vectors.as_ref().map(|vectors| vectors.second_planes)
     }
 
     /// Empties the words of a layer of the columns of a pass. All blocks must have read them.

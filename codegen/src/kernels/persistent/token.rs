@@ -124,7 +124,7 @@ impl Decoder<'_> {
                     ready: of.ready,
                 }
             });
-            let apart = self.second_planes(b);
+            let apart = self.second_planes();
             let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company, apart };
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
