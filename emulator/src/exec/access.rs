@@ -275,9 +275,13 @@ impl Cpu<'_> {
         self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
             for (v, &(r, w)) in op.regs.iter().enumerate() {
                 let place = |l: usize| ptr[l].wrapping_add(v * bytes as usize);
-                if op.access.write {
+                let is_plain = (group, bytes, w) == (u32::MAX, 4, W::W32);
+                if op.access.write && is_plain {
+                    let words = warp.words(cpu.cx.code, r);
+                    (0..32).for_each(|l| write(place(l), 4, words[l].into()));
+                } else if op.access.write {
                     Lanes(group).for_each(|l| write(place(l), bytes, warp.lane(cpu.cx.code, (r, w), l)));
-                } else if (group, bytes, w) == (u32::MAX, 4, W::W32) {
+                } else if is_plain {
                     let d = &mut warp.regs[r as usize].0;
                     (0..32).for_each(|l| d[l] = read(place(l), 4) as u32);
                 } else {
