@@ -276,18 +276,12 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
     }
 }
 
-/// Times within one run; nothing is checked. `-- --ignored --nocapture` prints them.
-#[test]
-#[ignore = "a ratio of times, to be run alone: .ci/run, whose tests run side by side, skips it"]
-fn a_prompt_is_emulated_many_times_as_fast_as_its_tokens() {
-    const ROUNDS: usize = 9;
-    let mut random = Random::fresh();
-    let model = quick("demo.Q4_K_M", DeviceConfig::default());
-    let ids: Vec<u32> = (0..64).map(|_| random.below(512)).collect();
+/// Seconds that 64 tokens take at once, and one by one: the best of some rounds.
+fn seconds(model: &Model, ids: &[u32], rounds: usize) -> [f64; 2] {
     let mut best = [f64::MAX; 2];
-    for _ in 0..ROUNDS {
-        for (best, together) in best.iter_mut().zip([64, 1]) {
-            let mut session = session(&model, PathChoice::Stream, None);
+    for _ in 0..rounds {
+        for (best, together) in best.iter_mut().zip([ids.len(), 1]) {
+            let mut session = session(model, PathChoice::Stream, None);
             session.append(&ids[..1]).expect("it fits");
             session.logits().expect("logits");
             session.truncate(0);
@@ -300,8 +294,21 @@ fn a_prompt_is_emulated_many_times_as_fast_as_its_tokens() {
         }
     }
     let [together, alone] = best;
-    println!("64 tokens at once {together:.4} s, one by one {alone:.4} s: {:.1} times", alone / together);
-    assert!(alone > 8.0 * together, "{together} and {alone} s");
+    println!("{} tokens at once {together:.4} s, one by one {alone:.4} s: {:.1} times", ids.len(), alone / together);
+    best
+}
+
+/// Times within one run, with all checks as tests have them, and with none. `-- --ignored --nocapture` prints them.
+#[test]
+#[ignore = "a ratio of times, to be run alone: .ci/run, whose tests run side by side, skips it"]
+fn a_prompt_is_emulated_many_times_as_fast_as_its_tokens() {
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..64).map(|_| random.below(512)).collect();
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
+    let [together, alone] = seconds(&open(&demo, DeviceConfig::default()), &ids, 2);
+    assert!(alone > 8.0 * together, "with all checks {together} and {alone} s");
+    let [together, alone] = seconds(&quick("demo.Q4_K_M", DeviceConfig::default()), &ids, 9);
+    assert!(alone > 6.0 * together, "without checks {together} and {alone} s");
 }
 
 /// Tokens of a prompt go several at once: what a token has one launch for has one then too, and attention another for the

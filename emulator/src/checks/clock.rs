@@ -142,8 +142,12 @@ impl Vc {
 
     /// Learns that operations are over.
     pub(crate) fn learn_over(&mut self, order: &Arc<Frontier>) {
-        if !Arc::ptr_eq(&self.over, order) && !self.over.includes(order) {
-            Arc::make_mut(&mut self.over).join(order);
+        if Arc::ptr_eq(&self.over, order) || self.over.includes(order) {
+            return;
+        }
+        match order.includes(&self.over) {
+            true => self.over = order.clone(),
+            false => Arc::make_mut(&mut self.over).join(order),
         }
     }
 }

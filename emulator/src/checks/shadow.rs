@@ -13,7 +13,7 @@ use super::record::{BYTES, KEPT, Record};
 use crate::machine::access::Access;
 use crate::machine::lock::lock;
 use std::array::from_fn;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 const PAGE: u64 = 4096;
@@ -31,8 +31,9 @@ type Cells = Arc<Sheet>;
 
 #[derive(Default)]
 struct Page {
-    /// The launch that needs to compare with the page's own cells only; 0 if layers must be compared too.
-    sole: AtomicU32,
+    /// The launch that needs to compare with the page's own cells only, and which of its accesses do: of other accesses and
+    /// launches layers must be compared too.
+    sole: AtomicU64,
     cells: OnceLock<Cells>,
     layers: Mutex<Vec<Layer>>,
 }
@@ -45,14 +46,26 @@ struct Layer {
 
 enum Trace {
     Cells(Cells),
-    /// Of an operation that is over: the kept parts of each cell's read and write.
-    Past(Box<[[u8; 2]; CELLS]>),
+    /// Of an operation that is over: the kept parts of each cell's read and write, and whether there is any write.
+    Past(Box<[[u8; 2]; CELLS]>, bool),
     /// First byte, end, and whether the range was written.
     Range(u64, u64, bool),
 }
 
 /// Cells of one allocation.
 pub(crate) struct GlobalShadow(Vec<Page>);
+
+/// Which accesses of a launch need to compare with a page's own cells only.
+mod sole {
+    /// All.
+    pub(super) const ALL: u64 = 1;
+    /// Those of threads that have waited for all that the launch follows, but non-coherent loads.
+    pub(super) const WAITED: u64 = 2;
+    /// Reads.
+    pub(super) const READS: u64 = 4;
+    /// Bits before the launch's number.
+    pub(super) const BITS: u32 = 3;
+}
 
 /// A record with the bytes of a cell that lie in a range.
 fn whole(cell: usize, from: u64, to: u64) -> Record {
@@ -68,12 +81,20 @@ impl Layer {
         }
     }
 
+    /// Whether there is a write among its accesses, or may be one.
+    fn writes(&self) -> bool {
+        match self.trace {
+            Trace::Cells(_) => true,
+            Trace::Past(_, writes) | Trace::Range(_, _, writes) => writes,
+        }
+    }
+
     /// Compares an access with those to a cell.
     fn compare(&self, touch: &Touch<'_>, cell: usize) -> Result<(), Box<Conflict>> {
         let last = self.last(cell, touch.vc);
         match &self.trace {
             Trace::Cells(sheet) => touch.compare(Some(&self.op), last, &mut &sheet.readers),
-            Trace::Past(_) | Trace::Range(..) => touch.compare(Some(&self.op), last, &mut &mut Readers::default()),
+            Trace::Past(..) | Trace::Range(..) => touch.compare(Some(&self.op), last, &mut &mut Readers::default()),
         }
     }
 
@@ -83,8 +104,8 @@ impl Layer {
         match &self.trace {
             Trace::Cells(sheet) => sheet.cells[cell].last(),
             // Who learned anything of an operation through memory has its own reasons not to wait for it.
-            Trace::Past(_) if vc.known.has_met(self.op.id) => [nothing; 2],
-            Trace::Past(kept) => kept[cell].map(|kept| nothing.with(KEPT, kept.into())),
+            Trace::Past(..) if vc.known.has_met(self.op.id) => [nothing; 2],
+            Trace::Past(kept, _) => kept[cell].map(|kept| nothing.with(KEPT, kept.into())),
             &Trace::Range(from, to, false) => [whole(cell, from, to), nothing],
             &Trace::Range(from, to, true) => [nothing, whole(cell, from, to)],
         }
@@ -92,6 +113,17 @@ impl Layer {
 }
 
 impl Page {
+    /// Whether an access by a thread of a launch needs to compare with the page's own cells only.
+    #[inline(always)]
+    fn is_sole(&self, op: &Operation, touch: &Touch<'_>) -> bool {
+        let (sole, access) = (self.sole.load(Ordering::Acquire), touch.access);
+        let waited = || !access.nc && Arc::ptr_eq(&touch.vc.over, &op.place.before);
+        sole >> sole::BITS == u64::from(op.id)
+            && (sole & sole::ALL != 0
+                || sole & sole::READS != 0 && !access.write
+                || sole & sole::WAITED != 0 && waited())
+    }
+
     /// The layers to compare an operation with. Its first access to the page drops layers that happen before all later
     /// work, and reduces those of operations that are over.
     fn layers(&self, op: &Operation) -> MutexGuard<'_, Vec<Layer>> {
@@ -100,7 +132,10 @@ impl Page {
             layers.retain(|l| !op.has_settled(&l.op));
             for l in layers.iter_mut().filter(|l| l.op.is_done()) {
                 if let Trace::Cells(cells) = &l.trace {
-                    l.trace = Trace::Past(Box::new(from_fn(|i| cells.cells[i].last().map(|r| r.get(KEPT) as u8))));
+                    let kept: Box<[[u8; 2]; CELLS]> =
+                        Box::new(from_fn(|i| cells.cells[i].last().map(|r| r.get(KEPT) as u8)));
+                    let is_written = kept.iter().any(|[_, write]| *write != 0);
+                    l.trace = Trace::Past(kept, is_written);
                 }
             }
             while layers.len() >= LAYERS
@@ -144,7 +179,7 @@ impl GlobalShadow {
     ) -> Result<(), Box<Conflict>> {
         let page = &self.0[(offset / PAGE) as usize];
         match page.cells.get() {
-            Some(cells) if page.sole.load(Ordering::Acquire) == op.id => {
+            Some(cells) if page.is_sole(op, touch) => {
                 cells.cells[(offset % PAGE / 4) as usize].access(touch, readers.go_to(&cells.readers))
             }
             _ => {
@@ -161,20 +196,22 @@ impl GlobalShadow {
         let (page, cell) = (&self.0[(offset / PAGE) as usize], (offset % PAGE / 4) as usize);
         let mut layers = page.layers(op);
         let own = page.own(op, &mut layers);
-        let mut sole = page.cells.get().is_some_and(|cells| Arc::ptr_eq(cells, &own));
+        let has_own = page.cells.get().is_some_and(|cells| Arc::ptr_eq(cells, &own));
+        let mut sole = if has_own { sole::ALL | sole::WAITED | sole::READS } else { 0 };
         // A non-coherent load reads what nobody writes during the launch, which begins before its thread has waited.
         let over = if touch.access.nc { op.over() } else { &touch.vc.over };
         let mut compared = Ok(());
         for l in layers.iter() {
-            if op.thread_follows(&l.op, over) {
-                // Perhaps not every thread does.
-                sole &= op.thread_follows(&l.op, op.over());
-            } else {
+            if !op.thread_follows(&l.op, over) {
                 compared = compared.and_then(|()| l.compare(&touch, cell));
-                sole = false;
             }
+            if op.thread_follows(&l.op, op.over()) {
+                continue; // every thread does
+            }
+            let follows = if op.follows(&l.op) { sole::WAITED } else { 0 };
+            sole &= follows | if l.writes() { 0 } else { sole::READS };
         }
-        page.sole.store(if sole { op.id } else { 0 }, Ordering::Release);
+        page.sole.store(u64::from(op.id) << sole::BITS | sole, Ordering::Release);
         compared.and(own.cells[cell].access(&touch, &own.readers))
     }
 

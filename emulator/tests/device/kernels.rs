@@ -172,6 +172,36 @@ pub(crate) const KERNELS: &str = module!(
         "ld.global.nc.u32 %r3, [%rd3];",
         "st.global.u32 [%rd5], %r3;",
     ),
+    // Lets the kernel after it begin, then reads one word per thread.
+    kernel!("trigger_read", "", "griddepcontrol.launch_dependents;", own_word!(), "ld.global.u32 %r1, [%rd3];"),
+    // Reads the word at byte `first`, then that at `second`, and does not wait before. Where `how` is 1 the first warp waits, where it
+    // is 2 the second access is a store, where it is 3 all wait and the second is non-coherent.
+    kernel!(
+        "twice",
+        ", .param .u32 first, .param .u32 second, .param .u32 how",
+        "ld.param.u32 %r1, [how];",
+        "ld.param.u32 %r2, [first];",
+        "cvt.u64.u32 %rd2, %r2;",
+        "add.s64 %rd2, %rd1, %rd2;",
+        "ld.param.u32 %r2, [second];",
+        "cvt.u64.u32 %rd3, %r2;",
+        "add.s64 %rd3, %rd1, %rd3;",
+        "mov.u32 %r4, %tid.x;",
+        "setp.lt.u32 %p1, %r4, 32;",
+        "setp.eq.u32 %p2, %r1, 1;",
+        "and.pred %p2, %p2, %p1;",
+        "setp.eq.u32 %p3, %r1, 3;",
+        "or.pred %p2, %p2, %p3;",
+        "setp.eq.u32 %p4, %r1, 2;",
+        "@%p2 griddepcontrol.wait;",
+        "ld.global.u32 %r3, [%rd2];",
+        "@%p4 st.global.u32 [%rd3], %r3;",
+        "@%p4 bra END;",
+        "@%p3 ld.global.nc.u32 %r3, [%rd3];",
+        "@%p3 bra END;",
+        "ld.global.u32 %r3, [%rd3];",
+        "END:",
+    ),
     // Adds one to a counter.
     kernel!("count", "", "red.relaxed.gpu.global.add.u32 [%rd1], 1;"),
     // Writes word 1, then sets the flag in word 0, releasing it.

@@ -409,6 +409,28 @@ fn a_non_coherent_load_reads_nothing_that_a_programmatic_launch_has_waited_for()
     }
 }
 
+/// The first access to a page finds out which others need not be compared with what other launches did there: the second is one
+/// that must be.
+#[test]
+fn an_ordered_access_to_a_page_says_nothing_of_others() {
+    // The kernel before, the words that are accessed, how, by how many threads, and the fault: 32 words were written or read.
+    for (before, first, second, how, threads, expected) in [
+        ("trigger", 160, 0, 0, 1, FaultKind::Race),
+        ("trigger", 0, 0, 1, 64, FaultKind::Race),
+        ("trigger_read", 0, 0, 2, 1, FaultKind::Race),
+        ("trigger", 0, 0, 3, 1, FaultKind::StaleRead),
+    ] {
+        let rig = Rig::new(NON_BLOCKING);
+        let [before_it, twice] = [before, "twice"].map(|name| rig.device.function(rig.module, name));
+        let words = [Arg::U64(rig.words), Arg::U32(5)];
+        let taken = if before == "trigger" { 2 } else { 1 };
+        ok(rig.device.launch(before_it, 1, 32, rig.first, &words[..taken]));
+        let args = [Arg::U64(rig.words), Arg::U32(first), Arg::U32(second), Arg::U32(how)];
+        ok(rig.device.launch_with(&[(6, [1, 0, 0])], twice, [1, threads], 0, rig.first, &args));
+        assert!(rig.fault(expected).is_some(), "{how} after {before}");
+    }
+}
+
 /// Lets the host post `payload` and wait for the answer, with these orderings.
 fn exchange(write: Ordering, publish: Ordering, poll: Ordering, read: Ordering) -> Result<u32, Fault> {
     let rig = Rig::new(NON_BLOCKING);
