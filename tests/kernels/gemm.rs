@@ -532,7 +532,8 @@ fn slices_of_rows_have_the_same_bits() {
         (Phase::Down, &[Q8_0], shape(kiln_shape::Family::Qwen2, 160, 3, 1, 64, 1120), 17),
         (Phase::Head, &[Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
     ];
-    let cuts = [(2, 4, 5), (1, 3, 4), (3, 3, 4), (2, 2, 3), (4, 1, 2)];
+    // With the most stages and the most rows among them.
+    let cuts = [(2, 4, 5), (1, 7, 8), (3, 3, 4), (2, 2, 3), (6, 2, 3)];
     let cuts = cuts.map(|(row_warps, slices, stages)| Tile::Sliced(Cut { row_warps, slices, stages }));
     let every = random.clone();
     every_schedule(&mut every.clone(), |gpu| {

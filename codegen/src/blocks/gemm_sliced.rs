@@ -23,6 +23,7 @@
 //! super-blocks. Should one be in vain for a million polls, the launch ends by an error.
 
 use super::gemm_tile::{Matrices, Sums, add_second_planes};
+use super::rounded_columns;
 use super::row_copies::{RowCopies, RowSizes};
 use super::tensor::by_type;
 use super::wait;
@@ -142,6 +143,7 @@ impl Tile {
 
     /// Shared memory that nothing is in once all sums are there, and a barrier of the block is behind that.
     pub(crate) fn room(&self) -> Shared<U32> {
+        const { assert!(4 * WARPS * rounded_columns::WORDS <= 2 * COLUMNS_BYTES, "two stages hold what warps round") }
         self.stages.cast()
     }
 
@@ -336,7 +338,7 @@ struct Copies<'a> {
     /// A row's bytes, where it may end within a super-block.
     bytes: Option<Val<U32>>,
     source: Source,
-    /// The number of its rows in the tile, and its first eight.
+    /// Which of the tile's row warps it is, and the first eight that it copies.
     own: Val<U32>,
     ty: WeightType,
     group: ScaleGroup,

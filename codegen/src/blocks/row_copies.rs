@@ -17,9 +17,9 @@ pub(crate) struct RowCopies {
     to: Val<U32>,
 }
 
-/// Bytes of a tile's rows.
+/// Bytes of one row.
 pub(crate) struct RowSizes {
-    /// Of a row, and of its plane.
+    /// Of its data, and of its plane.
     pub(crate) row: Val<U32>,
     pub(crate) plane: Val<U32>,
 }

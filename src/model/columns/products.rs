@@ -153,7 +153,7 @@ impl Columns {
             }
             return Ok(());
         };
-        // Only tiles of 64 columns have the head's rows.
+        // A head has at most 64 columns at once.
         let takes = |tile| self.has(tile) && (phase != HEAD || matches!(tile, Tile::Sliced(_) | Tile::Large));
         let rows_of = match types.as_slice() {
             [_] if phase == HEAD => vec![rows],
