@@ -83,11 +83,11 @@ const READS: Origin = Origin::Published("read and copy microbenchmarks");
 const BENCHES: Origin = Origin::Published("markdewing/AI_kernels, RRZE-HPC/gpu-benches, HPMLL, arabel1a");
 /// Steps with 64 KB of traffic each, which is part of the figure.
 const RRZE: Origin = Origin::Published("RRZE-HPC/gpu-benches");
-const RING: Origin = Origin::Derived("what the ring of Qwen3-8B holds of Q4_K, counted");
+const RING: Origin = Origin::Derived("what the ring of Qwen3-8B held of Q4_K, counted; 193, 129 and 64 KB since");
 const SHARED: Origin = Origin::Derived("the shared memory that a block may have, less 48 KB, at most 160 KB");
 const HOPPER: Origin = Origin::Derived("H200's");
 const LOAD: Origin = Origin::Derived("H100 PCIe's in microbenchmarks; others ran H100 SXM at up to 1.98");
-/// `wgmma`, which kiln has not, reaches the rest.
+/// `wgmma`, which prompts have on sm_90 only, reaches the rest.
 const SYNC: Origin = Origin::Derived("64 % of the rated peak, which mma.sync reaches in microbenchmarks");
 const TENSOR: Origin = Origin::Published("microbenchmarks of mma.sync");
 const RATED: Origin = Origin::Derived("the sheet's dense peak by its clock");
