@@ -300,7 +300,7 @@ fn seconds(model: &Model, ids: &[u32], rounds: usize) -> [f64; 2] {
 
 /// Times within one run, with all checks as tests have them, and with none. `-- --ignored --nocapture` prints them.
 #[test]
-#[ignore = "a ratio of times, to be run alone: .ci/run, whose tests run side by side, skips it"]
+#[ignore = "a ratio of times, which tests beside it change; .ci/long runs it alone"]
 fn a_prompt_is_emulated_many_times_as_fast_as_its_tokens() {
     let mut random = Random::fresh();
     let ids: Vec<u32> = (0..64).map(|_| random.below(512)).collect();

@@ -55,17 +55,14 @@ enum Trace {
 /// Cells of one allocation.
 pub(crate) struct GlobalShadow(Vec<Page>);
 
-/// Which accesses of a launch need to compare with a page's own cells only.
-mod sole {
-    /// All.
-    pub(super) const ALL: u64 = 1;
-    /// Those of threads that have waited for all that the launch follows, but non-coherent loads.
-    pub(super) const WAITED: u64 = 2;
-    /// Reads.
-    pub(super) const READS: u64 = 4;
-    /// Bits before the launch's number.
-    pub(super) const BITS: u32 = 3;
-}
+/// Of accesses that need to be compared with a page's own cells only: all of a launch.
+const ALL: u64 = 1;
+/// Those of threads that have waited for all that the launch follows, but non-coherent loads.
+const WAITED: u64 = 2;
+/// Reads.
+const READS: u64 = 4;
+/// Bits that these take, below the launch's number.
+const SOLE_BITS: u32 = 3;
 
 /// A record with the bytes of a cell that lie in a range.
 fn whole(cell: usize, from: u64, to: u64) -> Record {
@@ -118,10 +115,8 @@ impl Page {
     fn is_sole(&self, op: &Operation, touch: &Touch<'_>) -> bool {
         let (sole, access) = (self.sole.load(Ordering::Acquire), touch.access);
         let waited = || !access.nc && Arc::ptr_eq(&touch.vc.over, &op.place.before);
-        sole >> sole::BITS == u64::from(op.id)
-            && (sole & sole::ALL != 0
-                || sole & sole::READS != 0 && !access.write
-                || sole & sole::WAITED != 0 && waited())
+        sole >> SOLE_BITS == u64::from(op.id)
+            && (sole & ALL != 0 || sole & READS != 0 && !access.write || sole & WAITED != 0 && waited())
     }
 
     /// The layers to compare an operation with. Its first access to the page drops layers that happen before all later
@@ -197,7 +192,7 @@ impl GlobalShadow {
         let mut layers = page.layers(op);
         let own = page.own(op, &mut layers);
         let has_own = page.cells.get().is_some_and(|cells| Arc::ptr_eq(cells, &own));
-        let mut sole = if has_own { sole::ALL | sole::WAITED | sole::READS } else { 0 };
+        let mut sole = if has_own { ALL | WAITED | READS } else { 0 };
         // A non-coherent load reads what nobody writes during the launch, which begins before its thread has waited.
         let over = if touch.access.nc { op.over() } else { &touch.vc.over };
         let mut compared = Ok(());
@@ -208,10 +203,10 @@ impl GlobalShadow {
             if op.thread_follows(&l.op, op.over()) {
                 continue; // every thread does
             }
-            let follows = if op.follows(&l.op) { sole::WAITED } else { 0 };
-            sole &= follows | if l.writes() { 0 } else { sole::READS };
+            let follows = if op.follows(&l.op) { WAITED } else { 0 };
+            sole &= follows | if l.writes() { 0 } else { READS };
         }
-        page.sole.store(u64::from(op.id) << sole::BITS | sole, Ordering::Release);
+        page.sole.store(u64::from(op.id) << SOLE_BITS | sole, Ordering::Release);
         compared.and(own.cells[cell].access(&touch, &own.readers))
     }
 

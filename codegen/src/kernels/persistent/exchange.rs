@@ -109,7 +109,8 @@ impl Decoder<'_> {
         b.if_(leads, |b| vectors.first.go_on(b, self.layers));
     }
 
-    /// Where the address of device memory for second planes of vectors stands, of which shared memory is kept free.
+    /// Where the address of device memory for second planes of vectors stands; none without a ring, where they are in shared
+    /// memory.
     pub(super) fn second_planes(&self) -> Option<Shared<U64>> {
         self.vectors.as_ref().map(|vectors| vectors.second_planes)
     }
