@@ -142,26 +142,42 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
     match path {
         DecoderPath::Stream => {
             let embedding = EmbeddingRow { hidden: Dim::Baked(shape.hidden), types: types.to_vec() };
+            let phase = |phase| -> Box<dyn Kernel> { Box::new(PhaseKernel { phase, shape, types: types.to_vec() }) };
             let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(embedding)];
-            match numerics {
-                Numerics::Exact => {
-                    for phase in Phase::ALL {
-                        all.push(Box::new(PhaseKernel { phase, shape, types: types.to_vec() }));
-                    }
-                }
-                Numerics::Fast => all.push(Box::new(Products::new(shape, types))),
+            if numerics == Numerics::Exact {
+                all.extend(Phase::ALL.into_iter().filter(|of| *of != Phase::Head).map(phase));
             }
             for kv in [KvType::F16, KvType::F32] {
                 all.push(Box::new(QkNormRopeKvWrite::new(shape, kv)));
                 all.push(Box::new(Attention::new(shape, kv, numerics)));
             }
+            all.push(Box::new(Advance));
+            all.push(match numerics {
+                Numerics::Exact => phase(Phase::Head),
+                Numerics::Fast => Box::new(Products::new(shape, types)),
+            });
             all.push(Box::new(Argmax));
             all.push(Box::new(Choose));
-            all.push(Box::new(Advance));
             all
         }
         DecoderPath::Persistent => {
             vec![Box::new(PersistentDecoder::for_shape(shape, types).with_numerics(numerics))]
+        }
+    }
+}
+
+/// The kernels of the stream path's head, and of the choice behind it: the last ones. In fast numerics that of the head has
+/// all phases.
+const OF_HEAD: usize = 3;
+
+/// A decoder's kernels, module by module. The driver compiles all that is in a module: a session takes one of the persistent
+/// kernels, and of the stream path's, where it takes others, those of the head alone.
+pub fn parts(kernels: &[Box<dyn Kernel>], path: DecoderPath) -> Vec<&[Box<dyn Kernel>]> {
+    match path {
+        DecoderPath::Persistent => kernels.chunks(1).collect(),
+        DecoderPath::Stream => {
+            let (layers, head) = kernels.split_at(kernels.len().saturating_sub(OF_HEAD));
+            vec![layers, head]
         }
     }
 }
@@ -493,9 +509,7 @@ impl Bake {
                 if self.tracing && path == DecoderPath::Persistent {
                     kernels.extend(tracing(*shape, types, numerics));
                 }
-                // A session takes one of the persistent kernels, and the driver compiles what is in its module.
-                let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
-                for part in kernels.chunks(each.max(1)) {
+                for part in parts(&kernels, path) {
                     let emitted = emit_for(&having, Some((path, numerics)), part, self.text)
                         .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                     modules.extend(emitted);

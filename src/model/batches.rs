@@ -4,28 +4,57 @@
 use super::columns::{self, Columns, Pass};
 use super::path::Work;
 use super::sequence::Sequence;
-use super::token::Of;
+use super::token::{Head, Of};
 use super::{Inner, Numerics};
 use crate::Result;
 use crate::driver::{Event, Stream};
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Pieces of a prompt, a token or a layer of several, that are enqueued ahead of the one being run.
 const AHEAD: usize = 2;
+
+/// What the last prompt took that had the most room. The next one takes it: allocating it anew would cost a millisecond.
+#[derive(Clone, Default)]
+pub(crate) struct Spare(Arc<Mutex<Option<Columns>>>);
+
+impl Spare {
+    /// What is there.
+    pub(crate) fn take(&self) -> Option<Columns> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Keeps `columns`, or what is there if that has as much room; gives the other.
+    fn keep(&self, columns: Columns) -> Option<Columns> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some(other) if other.has_room_of(&columns) => Some(columns),
+            _ => kept.replace(columns),
+        }
+    }
+}
 
 /// A stream, and what several tokens of a prompt take at once on it.
 pub(crate) struct Batches {
     pub(crate) stream: Stream,
     numerics: Numerics,
-    /// Made for the first prompt of several tokens.
+    /// From the first batch of a prompt until it has run.
     columns: Option<Columns>,
+    /// Where they come from and go to: the model's.
+    spare: Spare,
     /// Behind the last pieces of a prompt, so that no more of them are under way.
     ahead: VecDeque<Event>,
 }
 
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 impl Batches {
     pub(crate) fn new(stream: Stream, numerics: Numerics) -> Batches {
-        Batches { stream, numerics, columns: None, ahead: VecDeque::new() }
+        Batches { stream, numerics, columns: None, spare: Spare::default(), ahead: VecDeque::new() }
     }
 
     /// What tokens at once take, where some have run.
@@ -58,13 +87,21 @@ impl Batches {
     pub(crate) fn make_columns(&mut self, model: &Inner, count: u32) -> Result<bool> {
         let fits = self.columns.as_ref().is_some_and(|columns| columns.fits(count));
         if !fits && let Some(kernels) = model.column_kernels(self.numerics)? {
-            // What is resident parks once for all that is freed and allocated.
-            let _quiet = model.device.context().quiesce()?;
-            // The memory of a shorter prompt is free before that of a longer one is taken.
-            self.columns = None;
-            self.columns = Some(Columns::new(model, kernels, count)?);
+            self.spare = model.spare.clone();
+            self.columns = self.spare.take().filter(|columns| columns.fits(count));
+            if self.columns.is_none() {
+                // What is resident parks once for all that is allocated. The memory of a shorter prompt is free by now.
+                let _quiet = model.device.context().quiesce()?;
+                self.columns = Some(Columns::new(model, kernels, count)?);
+            }
         }
         Ok(self.columns.is_some())
+    }
+
+    /// Gives up what a prompt took that has run: the next one takes it, of whichever session.
+    pub(crate) fn release(&mut self) {
+        // What is not kept is freed here, no lock held.
+        drop(self.columns.take().and_then(|columns| self.spare.keep(columns)));
     }
 
     /// Runs `count` tokens from `position` on through the layers, several at once.
@@ -103,6 +140,18 @@ impl Batches {
         let uses = model.weights.uses().chain(sequence.uses()).chain(columns.uses());
         self.stream.enqueue_many(uses, |stream| {
             work.launches += launch(columns, stream, &of)?;
+            Ok(())
+        })?;
+        self.pace(work)
+    }
+
+    /// The choice of the next token behind a column that has gone through the layers, to whose position the sequence's state
+    /// points.
+    pub(crate) fn choose(&mut self, head: &Head<'_>, column: u32, work: &mut Work) -> Result<()> {
+        let Some(columns) = &self.columns else { return Ok(()) };
+        let x = columns.residual(column, head.model.file.shape());
+        self.stream.enqueue_many(head.uses().chain(columns.uses()), |stream| {
+            work.launches += head.launch(stream, x)?;
             Ok(())
         })?;
         self.pace(work)

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::driver::{DeviceBuffer, Use};
 use crate::shape::choice::{self, Choice, memory, step};
 
-/// The memory of a session's choices.
+/// The memory of a session's choices on a stream.
 pub(crate) struct Choosing {
     /// The words of the choice, `[choice::WORDS]`.
     pub(crate) words: DeviceBuffer<u32>,
@@ -41,7 +41,19 @@ const fn words(vocab: u32) -> u64 {
 }
 
 impl Choosing {
-    pub(crate) fn new(model: &Inner) -> Result<Choosing> {
+    /// Has what an item's tokens are chosen with on the device, in `place`; gives the steps, where the choice is not plainly
+    /// the greatest logit's.
+    pub(crate) fn prepare(place: &mut Option<Choosing>, model: &Inner, choice: &Choice) -> Result<Option<Steps>> {
+        let Some(steps) = Steps::of(choice) else { return Ok(None) };
+        let choosing = match place {
+            Some(choosing) => choosing,
+            none => none.insert(Choosing::new(model)?),
+        };
+        choosing.words.copy_from_host(0, choice)?;
+        Ok(Some(steps))
+    }
+
+    fn new(model: &Inner) -> Result<Choosing> {
         let device = &model.device;
         let _quiet = device.context().quiesce()?;
         Ok(Choosing {

@@ -13,6 +13,7 @@ use crate::shape::ring::Depth;
 use crate::shape::sliced::Cut;
 use crate::shape::{Units, WeightType, presets};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// The kernels whose element type is the cache's.
 pub(crate) struct CacheKernels {
@@ -40,31 +41,59 @@ impl CacheKernels {
     }
 }
 
+/// The kernels of the head and of the choice behind it, on a stream.
+pub(crate) struct HeadKernels {
+    pub(crate) head: Kernel<Phase<'static>>,
+    pub(crate) argmax: Kernel<Argmax<'static>>,
+    pub(crate) choose: Kernel<Choose<'static>>,
+    /// In fast numerics its kernel of the head has all phases.
+    loaded: LoadedModule,
+}
+
+impl HeadKernels {
+    pub(crate) fn load(device: &Device, baked: &'static BakedModel, numerics: Numerics) -> Result<HeadKernels> {
+        let module = choose(device, baked, DecoderPath::Stream, numerics, "argmax")?;
+        let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
+        let head = match numerics {
+            Numerics::Exact => "rmsnorm_head",
+            Numerics::Fast => "products",
+        };
+        Ok(HeadKernels {
+            head: loaded.find(head, &setting)?,
+            argmax: loaded.find("argmax", &setting)?,
+            choose: loaded.find("choose", &setting)?,
+            loaded,
+        })
+    }
+}
+
 /// All kernels of the stream path.
 pub(crate) struct Kernels {
+    pub(crate) of_head: Arc<HeadKernels>,
     pub(crate) embedding_row: Kernel<EmbeddingRow<'static>>,
     pub(crate) qkv: Kernel<Phase<'static>>,
     pub(crate) attention_output: Kernel<Phase<'static>>,
     pub(crate) gate_up: Kernel<Phase<'static>>,
     pub(crate) down: Kernel<Phase<'static>>,
-    pub(crate) head: Kernel<Phase<'static>>,
-    pub(crate) argmax: Kernel<Argmax<'static>>,
-    pub(crate) choose: Kernel<Choose<'static>>,
     pub(crate) advance: Kernel<Advance<'static>>,
     f16: CacheKernels,
     f32: CacheKernels,
 }
 
 impl Kernels {
-    pub(crate) fn load(device: &Device, baked: &'static BakedModel, numerics: Numerics) -> Result<Kernels> {
+    pub(crate) fn load(
+        device: &Device,
+        baked: &'static BakedModel,
+        numerics: Numerics,
+        of_head: Arc<HeadKernels>,
+    ) -> Result<Kernels> {
         let module = choose(device, baked, DecoderPath::Stream, numerics, "embedding_row")?;
         let loaded = LoadedModule::new(device, module)?;
         let setting = setting(baked, None);
         let of_cache = |kv| CacheKernels::find(&loaded, baked, numerics, kv, "");
-        // In fast numerics one kernel has all phases.
         let phase = |name: &str| match numerics {
             Numerics::Exact => loaded.find(name, &setting),
-            Numerics::Fast => loaded.find("products", &setting),
+            Numerics::Fast => of_head.loaded.find("products", &setting),
         };
         Ok(Kernels {
             embedding_row: loaded.find("embedding_row", &setting)?,
@@ -72,12 +101,10 @@ impl Kernels {
             attention_output: phase("attention_output_residual")?,
             gate_up: phase("rmsnorm_gate_up_swiglu")?,
             down: phase("down_residual")?,
-            head: phase("rmsnorm_head")?,
-            argmax: loaded.find("argmax", &setting)?,
-            choose: loaded.find("choose", &setting)?,
             advance: loaded.find("advance", &setting)?,
             f16: of_cache(KvType::F16)?,
             f32: of_cache(KvType::F32)?,
+            of_head,
         })
     }
 

@@ -46,7 +46,8 @@ use crate::baked::BakedModel;
 use crate::driver::Device;
 use crate::shape::{Gguf, ModelShape};
 pub use crate::shape::{KvType, Numerics};
-use kernels::{ColumnKernels, Kernels, Persistent};
+use batches::Spare;
+use kernels::{ColumnKernels, HeadKernels, Kernels, Persistent};
 use once_cell::sync::OnceCell;
 use rotary::Rotary;
 use std::path::Path;
@@ -68,6 +69,7 @@ pub(crate) struct Inner {
     fast: Loaded,
     rotary: Mutex<Option<Arc<Rotary>>>,
     decoders: Mutex<Vec<(persistent::Key, Weak<persistent::Decoder>)>>,
+    spare: Spare,
 }
 
 /// A model's kernels in one numerics, each loaded by the first session that takes it.
@@ -75,6 +77,8 @@ pub(crate) struct Inner {
 struct Loaded {
     /// Kernels of the stream path and the graph path.
     stream: OnceCell<Arc<Kernels>>,
+    /// Those of them that every path's prompts take too: of the head, and of the choice behind it.
+    head: OnceCell<Arc<HeadKernels>>,
     /// Kernels of every path that take several tokens of a prompt at once, where there are any.
     columns: OnceCell<Option<Arc<ColumnKernels>>>,
     /// Kernels of the persistent path: one that only decodes, and one that traces.
@@ -90,8 +94,17 @@ impl Inner {
     }
 
     fn stream_kernels(&self, numerics: Numerics) -> Result<Arc<Kernels>> {
-        let load = || Kernels::load(&self.device, self.baked, numerics).map(Arc::new);
+        let load = || {
+            let of_head = self.head_kernels(numerics)?;
+            Kernels::load(&self.device, self.baked, numerics, of_head).map(Arc::new)
+        };
         self.loaded(numerics).stream.get_or_try_init(load).cloned()
+    }
+
+    /// The kernels of the head and of the choice behind it.
+    fn head_kernels(&self, numerics: Numerics) -> Result<Arc<HeadKernels>> {
+        let load = || HeadKernels::load(&self.device, self.baked, numerics).map(Arc::new);
+        self.loaded(numerics).head.get_or_try_init(load).cloned()
     }
 
     /// The kernels for several tokens of a prompt at once; none in exact numerics.
@@ -157,6 +170,7 @@ impl Model {
             fast: Loaded::default(),
             rotary: Mutex::default(),
             decoders: Mutex::default(),
+            spare: Spare::default(),
         };
         Ok(Model { inner: Arc::new(inner) })
     }

@@ -110,6 +110,8 @@ impl Sequence {
                 Ok(chunk) => fresh.push(Arc::new(chunk)),
                 // What was only wanted may be missing.
                 Err(_) if have + fresh.len() >= needed => break,
+                // What prompts took is kept for the next one only where nothing else needs it.
+                Err(Error::OutOfMemory { .. }) if model.spare.take().is_some() => {}
                 Err(error) => return Err(error),
             }
         }

@@ -28,8 +28,8 @@ pub enum PathChoice {
     Stream,
     /// The launches of the stream path as one graph for each token, recorded once for each length class.
     Graph,
-    /// One cooperative launch for whole sequences. In fast numerics long prompts go as on the stream path, but for their last
-    /// token.
+    /// One cooperative launch for whole sequences. In fast numerics long prompts, and the first token behind them, go as on
+    /// the stream path.
     Persistent,
 }
 
@@ -110,6 +110,14 @@ pub struct Session {
 
 impl Session {
     pub(super) fn new(model: &Model, options: SessionOptions) -> Result<Session> {
+        match Session::make(model, options) {
+            // What prompts took is kept for the next one only where nothing else needs it.
+            Err(Error::OutOfMemory { .. }) if model.inner.spare.take().is_some() => Session::make(model, options),
+            made => made,
+        }
+    }
+
+    fn make(model: &Model, options: SessionOptions) -> Result<Session> {
         // What is resident parks once for all that is allocated.
         let _quiet = model.inner.device.context().quiesce()?;
         let capacity = check(model, options)?;
@@ -183,7 +191,8 @@ impl Session {
     }
 
     /// The most bytes of device memory that a session takes, its cache full, without the logits of
-    /// [`Session::each_logits`], up to 64 times the vocabulary, and without the decoder that sessions share.
+    /// [`Session::each_logits`], up to 64 times the vocabulary, and without the decoder that sessions share. What prompts take
+    /// of it a session gives up when its prompt has run: the model keeps it for the next one, whosever that is.
     pub fn memory_need(model: &Model, options: SessionOptions) -> u64 {
         let shape = model.shape();
         let capacity = options.capacity.unwrap_or(shape.context);
@@ -191,10 +200,7 @@ impl Session {
             Numerics::Exact => 0,
             Numerics::Fast => columns::memory(shape, options.kv, capacity, model.device().multiprocessors()),
         };
-        let choosing = match options.path {
-            PathChoice::Persistent => 0,
-            PathChoice::Auto | PathChoice::Stream | PathChoice::Graph => Choosing::bytes(shape.vocab),
-        };
+        let choosing = Choosing::bytes(shape.vocab);
         sequence::bytes(shape, options.kv, capacity).saturating_add(prompts).saturating_add(choosing)
     }
 
@@ -309,6 +315,7 @@ impl Session {
                 each(first, &logits)?;
             }
         }
+        self.path.rest();
         Ok(())
     }
 

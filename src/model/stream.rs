@@ -7,7 +7,7 @@ use super::graphs::Graphs;
 use super::kernels::Kernels;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
-use super::token::{Launches, Of, Then};
+use super::token::{Head, Launches, Of, Then};
 use super::{Inner, Numerics};
 use crate::Result;
 use crate::driver::Stream;
@@ -53,7 +53,8 @@ impl Path for StreamPath {
         sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
         sequence.write_tokens(item.position, item.ids)?;
         self.work.other_calls += 2;
-        let steps = self.prepare(model, item)?;
+        let steps = Choosing::prepare(&mut self.choosing, model, &item.choice)?;
+        self.work.other_calls += u64::from(steps.is_some());
         // The choice of the next is behind the last.
         let position = if item.max_new == 0 { end } else { end - 1 };
         let count = end - item.position;
@@ -132,13 +133,21 @@ impl Path for StreamPath {
         if item.position >= sequence.room() {
             self.grow(model, sequence, &item)?;
         }
-        match item.column.take() {
+        let column = item.column.take();
+        match column {
             None => self.token(model, sequence, item.position, Then::Choose, item.steps)?,
-            Some(column) => self.choose(model, sequence, (item.position, column), item.steps)?,
+            Some(column) => {
+                let choosing = self.choosing.as_ref().zip(item.steps);
+                let head = Head { kernels: &self.kernels.of_head, model, sequence, choosing };
+                self.batches.choose(&head, column, &mut self.work)?;
+            }
         }
         item.position += 1;
         let token = sequence.token(&self.batches.stream, item.position)?;
         self.work.other_calls += 2;
+        if column.is_some() {
+            self.batches.release();
+        }
         if let Some(choosing) = self.choosing.as_ref().filter(|_| item.logprobs) {
             self.logprob = Some(choosing.logprob()?);
             self.work.other_calls += 1;
@@ -152,6 +161,10 @@ impl Path for StreamPath {
         };
         self.item = Some(item);
         Ok(Step::Token(token))
+    }
+
+    fn rest(&mut self) {
+        self.batches.release();
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -181,39 +194,6 @@ impl StreamPath {
     /// The graph path.
     pub(crate) fn with_graphs(self) -> StreamPath {
         StreamPath { graphs: Some(Graphs::new(self.batches.stream.clone())), ..self }
-    }
-
-    /// Has what an item's tokens are chosen with on the device; gives the steps, where it is not plainly the likeliest.
-    fn prepare(&mut self, model: &Inner, item: &Item<'_>) -> Result<Option<Steps>> {
-        let Some(steps) = Steps::of(&item.choice) else { return Ok(None) };
-        let choosing = match &mut self.choosing {
-            Some(choosing) => choosing,
-            none => none.insert(Choosing::new(model)?),
-        };
-        choosing.words.copy_from_host(0, &item.choice)?;
-        self.work.other_calls += 1;
-        Ok(Some(steps))
-    }
-
-    /// Chooses behind the token at `position`, which has gone through the layers in `column`.
-    fn choose(
-        &mut self,
-        model: &Inner,
-        sequence: &Sequence,
-        (position, column): (u32, u32),
-        steps: Option<Steps>,
-    ) -> Result<()> {
-        let Some(columns) = self.batches.columns() else { return Ok(()) };
-        let choosing = self.choosing.as_ref().zip(steps);
-        let (length, then) = (position + 1, Then::Choose);
-        let launches = Launches { kernels: &self.kernels, model, sequence, length, then, choosing };
-        let x = columns.residual(column, model.file.shape());
-        let count = &mut self.work.launches;
-        self.batches.stream.enqueue_many(launches.uses().chain(columns.uses()), |stream| {
-            *count += launches.choose(stream, x)?;
-            Ok(())
-        })?;
-        self.batches.pace(&mut self.work)
     }
 
     /// Has the cache grow for the tokens that are still wanted.

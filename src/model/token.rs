@@ -2,7 +2,7 @@
 
 use super::Inner;
 use super::choosing::{Choosing, Steps};
-use super::kernels::Kernels;
+use super::kernels::{HeadKernels, Kernels};
 use super::launches::{Advance, Argmax, Attention, Choose, EmbeddingRow, Phase, QkNormRopeKvWrite};
 use super::sequence::Sequence;
 use crate::Result;
@@ -37,8 +37,7 @@ pub(crate) struct Launches<'a> {
 impl<'a> Launches<'a> {
     /// The uses of all buffers, to be noted by whoever enqueues.
     pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'a>> {
-        let choosing = self.choosing.into_iter().flat_map(|(choosing, _)| choosing.uses());
-        self.model.weights.uses().chain(self.sequence.uses()).chain(choosing)
+        self.head().uses()
     }
 
     /// Launches all, within work that notes the uses or within a capture; gives their number.
@@ -47,25 +46,15 @@ impl<'a> Launches<'a> {
         self.layers(&mut run)?;
         match self.then {
             Then::Advance => self.advance(&mut run)?,
-            Then::Choose => self.choose_behind(&mut run, self.sequence.x.as_ptr())?,
+            Then::Choose => self.head().run(&mut run, self.sequence.x.as_ptr())?,
         }
         Ok(run.launches)
     }
 
-    /// Launches the head and the choice behind a residual stream, `[hidden]`, that has gone through the layers; gives their
-    /// number.
-    pub(crate) fn choose(&self, stream: &Stream, x: DevicePtr<f32>) -> Result<u64> {
-        let mut run = Run { stream, vocab: self.model.file.shape().vocab, launches: 0 };
-        self.choose_behind(&mut run, x)?;
-        Ok(run.launches)
-    }
-
-    fn choose_behind(&self, run: &mut Run<'_>, x: DevicePtr<f32>) -> Result<()> {
-        self.head(run, x)?;
-        match self.choosing {
-            None => self.argmax(run),
-            Some((choosing, steps)) => self.sample(run, choosing, steps),
-        }
+    /// The head and the choice.
+    fn head(&self) -> Head<'a> {
+        let Launches { kernels, model, sequence, choosing, .. } = *self;
+        Head { kernels: &kernels.of_head, model, sequence, choosing }
     }
 
     /// Embedding and layers. Leaves the residual stream in `sequence.x`.
@@ -147,8 +136,46 @@ impl<'a> Launches<'a> {
         run.launch_grid(&self.kernels.of_cache(sequence.kv).attention, grid, &attend)
     }
 
+    /// Moves on to the next position, whose id is known.
+    fn advance(&self, run: &mut Run<'_>) -> Result<()> {
+        run.launch(&self.kernels.advance, &Advance { state: Out::noted(self.sequence.state.as_ptr()) })
+    }
+}
+
+/// The launches behind a token's layers: the head, and the choice of the next token.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    pub(crate) kernels: &'a HeadKernels,
+    pub(crate) model: &'a Inner,
+    pub(crate) sequence: &'a Sequence,
+    /// The choice, where it is not plainly that of the greatest logit.
+    pub(crate) choosing: Option<(&'a Choosing, Steps)>,
+}
+
+impl<'a> Head<'a> {
+    /// The uses of all buffers, to be noted by whoever enqueues.
+    pub(crate) fn uses(self) -> impl Iterator<Item = Use<'a>> {
+        let choosing = self.choosing.into_iter().flat_map(|(choosing, _)| choosing.uses());
+        self.model.weights.uses().chain(self.sequence.uses()).chain(choosing)
+    }
+
+    /// Launches all behind a residual stream, `[hidden]`, that has gone through the layers; gives their number.
+    pub(crate) fn launch(&self, stream: &Stream, x: DevicePtr<f32>) -> Result<u64> {
+        let mut run = Run { stream, vocab: self.model.file.shape().vocab, launches: 0 };
+        self.run(&mut run, x)?;
+        Ok(run.launches)
+    }
+
+    fn run(&self, run: &mut Run<'_>, x: DevicePtr<f32>) -> Result<()> {
+        self.logits(run, x)?;
+        match self.choosing {
+            None => self.argmax(run),
+            Some((choosing, steps)) => self.sample(run, choosing, steps),
+        }
+    }
+
     /// Logits of the residual stream `x`.
-    fn head(&self, run: &mut Run<'_>, x: DevicePtr<f32>) -> Result<()> {
+    fn logits(&self, run: &mut Run<'_>, x: DevicePtr<f32>) -> Result<()> {
         let shape = self.model.file.shape();
         let head = Phase {
             table: In::noted(self.model.weights.table.as_ptr()),
@@ -190,11 +217,6 @@ impl<'a> Launches<'a> {
             run.launch(&self.kernels.choose, &choose)?;
         }
         Ok(())
-    }
-
-    /// Moves on to the next position, whose id is known.
-    fn advance(&self, run: &mut Run<'_>) -> Result<()> {
-        run.launch(&self.kernels.advance, &Advance { state: Out::noted(self.sequence.state.as_ptr()) })
     }
 }
 

@@ -119,9 +119,8 @@ fn baked((shape, all, sm, threads): Choice) -> &'static BakedModel {
         .flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)))
         .flat_map(|(path, numerics)| {
             let kernels = decoder(path, numerics);
-            // As a bake writes them: a module for each persistent kernel.
-            let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
-            kernels.chunks(each).map(|part| module(sm, Some((path, numerics)), part)).collect::<Vec<_>>()
+            let parts = bake::parts(&kernels, path);
+            parts.into_iter().map(|part| module(sm, Some((path, numerics)), part)).collect::<Vec<_>>()
         })
         .chain(columns(shape, &types, sm))
         .collect();

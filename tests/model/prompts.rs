@@ -59,7 +59,9 @@ fn launches_of_a_batch(model: &Model) -> u64 {
     7 * u64::from(model.shape().layers) + 2
 }
 
-/// Launches of the decoder alone: it may leave and come back.
+/// Launches of the head and of the likeliest token's choice, behind a batch.
+const OF_A_CHOICE: u64 = 2;
+/// Launches of the decoder alone, and of a choice: it may leave and come back.
 const FEW: u64 = 8;
 
 /// Checks that a session launched so many batches, and else the decoder.
@@ -107,7 +109,7 @@ fn prompts_given_in_parts_have_the_streams_ids_and_logits() {
     }
 }
 
-/// Of a prompt all but the last token, by batches of 512 at most; few tokens, and exact numerics, launch nothing but the
+/// Of a prompt whose logits are read all but the last token, by batches of 512 at most; few tokens, and exact numerics, launch nothing but the
 /// decoder.
 #[test]
 fn what_pays_goes_by_batches() {
@@ -138,6 +140,87 @@ fn what_pays_goes_by_batches() {
     exact.append(&ids[..40]).expect("they fit");
     exact.logits().expect("logits");
     has_batches(&exact, &model, 0);
+}
+
+/// The first token behind a prompt is chosen behind its batch, the others by the decoder: by every kind of choice, and with
+/// every end of an item at the first token and behind it, as on the stream path.
+#[test]
+fn what_a_batch_chooses_is_the_streams_choice_and_ends_as_there() {
+    let mut random = Random::fresh();
+    let model = quick();
+    let ids = random_ids(&mut random, 24);
+    let drawn = Sampling::GREEDY.with_temperature(0.9).with_seed(random.next());
+    let choices = [
+        Sampling::GREEDY,
+        Sampling::GREEDY.with_penalties(1.3, 0.2, 0.2).with_penalty_window(7),
+        drawn.clone(),
+        drawn.with_top_k(40).with_top_p(0.9),
+    ];
+    for sampling in choices {
+        let run = |path, capacity: usize, wish: &GenerateOptions| {
+            let mut session = model.session(options(path).with_capacity(capacity as u32)).expect("a session");
+            session.append(&ids).expect("they fit");
+            let mut generation = session.generate(wish.clone());
+            let mut told = Vec::new();
+            while let Some(token) = generation.next() {
+                let logprob = generation.logprobs().map(|of| of.chosen.to_bits());
+                told.push((token.expect("a token"), logprob));
+            }
+            let end = generation.end();
+            drop(generation);
+            // Beside penalties the host has log-probabilities.
+            if path == PathChoice::Persistent && wish.logprobs.is_none() {
+                let launches = session.work().launches;
+                let all = launches_of_a_batch(&model) + OF_A_CHOICE;
+                // The decoder is launched for more than the first token, which is not told where it is a stop id.
+                assert!(if told.len() <= 1 { launches < all + 4 } else { launches > all }, "{launches} of {all}");
+            }
+            // Where there is no room the last token cannot run.
+            (told, end, session.logits().ok())
+        };
+        let of = |count| GenerateOptions::new(count).with_sampling(sampling.clone());
+        let plain = of(3);
+        let (told, ..) = run(PathChoice::Stream, 64, &plain);
+        let first = told[0].0;
+        for (what, capacity, wish) in [
+            ("three tokens", 64, plain.clone()),
+            ("with log-probabilities", 64, plain.clone().with_logprobs(0)),
+            ("one token", 64, of(1)),
+            ("a stop id", 64, plain.clone().with_stop_ids([first])),
+            ("no room behind the first", ids.len(), plain.clone()),
+            ("room for one more", ids.len() + 1, plain.clone()),
+        ] {
+            let [found, expected] = [PathChoice::Persistent, PathChoice::Stream].map(|path| run(path, capacity, &wish));
+            assert!(found == expected, "{what}, {wish:?}: {:?} instead of {:?}", found.0, expected.0);
+        }
+    }
+}
+
+/// What a prompt takes beside its session the next one takes, whichever session it is of, and a longer one as much more. It is
+/// given up where there is no memory for anything else.
+#[test]
+fn the_next_prompt_takes_the_memory_of_the_one_before() {
+    if common::on_gpu() {
+        return;
+    }
+    let ids = random_ids(&mut Random::fresh(), 200);
+    let allocations = |session: &mut Session, count: usize| {
+        session.append(&ids[..count]).expect("they fit");
+        let (_, calls) = table::calls_of(|| generate(session, 1).expect("it generates"));
+        calls.iter().filter(|call| **call == "cuMemAlloc").count()
+    };
+    // A session has chunks of a cache besides.
+    const CHUNKS: usize = 2;
+    for path in [PathChoice::Stream, PathChoice::Persistent] {
+        let model = quick();
+        let [mut first, mut second, mut third] = [(); 3].map(|()| session(&model, path));
+        assert!(allocations(&mut first, 40) > 10 + CHUNKS, "{path:?}");
+        assert!(allocations(&mut second, 40) <= CHUNKS, "{path:?}: the first is still there, and needs it no more");
+        assert!(allocations(&mut third, 200) > 10 + CHUNKS, "{path:?}");
+        drop(third);
+        first.truncate(0);
+        assert!(allocations(&mut first, 200) <= CHUNKS, "{path:?}");
+    }
 }
 
 /// Matrices of floats go a token at a time, by a kernel of the stream path, which is loaded where layers have them.
@@ -294,7 +377,7 @@ fn a_call_that_fails_while_a_prompt_is_read_is_an_error_and_never_other_text() {
     calls.iter().for_each(|call| *seen.entry(call).or_default() += 1);
     let launches: usize =
         seen.iter().filter(|(name, _)| name.starts_with("cuLaunchKernel")).map(|(_, count)| count).sum();
-    assert_eq!(launches as u64, launches_of_a_batch(&model), "{seen:?}");
+    assert_eq!(launches as u64, launches_of_a_batch(&model) + OF_A_CHOICE, "{seen:?}");
     let mut lost = 0;
     for (name, count) in seen {
         // What a drop asks before it frees loses as much.
@@ -341,7 +424,7 @@ fn what_batches_need_is_there_when_a_prompt_needs_it() {
     let free = || model.device().memory_info().expect("memory").0;
     let before = free();
     let mut long = session(&model, PathChoice::Persistent);
-    assert_eq!(loads(&mut long, &ids), 1);
+    assert_eq!(loads(&mut long, &ids), 2, "of the layers, and of the head and the choice");
     assert_eq!(loads(&mut short, &ids[..40]), 0, "one for all sessions");
     drop(short);
     let taken = before - free();

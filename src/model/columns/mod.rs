@@ -95,7 +95,7 @@ fn sharing(room: u32, multiprocessors: u32) -> u32 {
 /// Whether so many columns go through the cache together, where it is of f16: a chunk of it takes a warp about as long as
 /// chunks of so many columns take a multiprocessor one by one, as estimated.
 pub(crate) fn attend_together(shape: &ModelShape, columns: u32, multiprocessors: u32) -> bool {
-    const COLUMNS: u32 = 4;
+    const COLUMNS: u32 = 3;
     columns * shape.kv_heads >= COLUMNS * multiprocessors
 }
 
@@ -135,6 +135,11 @@ impl Columns {
     /// Whether there is room for as many tokens at once as a prompt of so many has.
     pub(crate) fn fits(&self, tokens: u32) -> bool {
         room(tokens) <= self.room
+    }
+
+    /// Whether there is room for all that others have room for.
+    pub(crate) fn has_room_of(&self, others: &Columns) -> bool {
+        self.room >= others.room
     }
 
     /// Prepares for a prompt of so many tokens from `position` on.

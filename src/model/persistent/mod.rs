@@ -1,8 +1,9 @@
 //! The persistent path: a resident kernel decodes whole sequences; work and tokens pass through mapped memory.
 //!
 //! `post` is the mailbox, `decoder` the kernel that a model's sessions share, and this file a session's part: it posts an
-//! item, reads the item's ring, and grows the cache where the item has come to its end. What an item has to run before its
-//! last token goes by a batch first, as on the stream path, where that pays: the decoder is off the device meanwhile.
+//! item, reads the item's ring, and grows the cache where the item has come to its end. Where it pays a prompt goes by a batch
+//! first, as on the stream path, with the choice behind it: the decoder, which is off the device meanwhile, goes on with the
+//! token that was chosen.
 
 mod decoder;
 mod post;
@@ -11,11 +12,13 @@ pub(crate) use decoder::{Decoder, Key};
 
 use super::Inner;
 use super::batches::Batches;
+use super::choosing::Choosing;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
+use super::token::Head;
 use crate::driver::{MappedBuffer, Patience, Resident};
 use crate::shape::choice::{self, Choice};
-use crate::shape::mailbox::{self, entry, item};
+use crate::shape::mailbox::{self, NO_TOKEN, entry, item};
 use crate::{Error, Result};
 use decoder::Launched;
 use post::{Post, Seat};
@@ -50,8 +53,13 @@ pub(crate) struct PersistentPath {
     running: Option<Running>,
     /// The stream that prompts are read on; made for the first that is.
     batches: Option<Batches>,
-    /// Whether the item ran by a batch alone, and its end has not been told.
-    ran: bool,
+    /// What a batch's choice takes, where it is not plainly the greatest logit's; made for the first such item.
+    choosing: Option<Choosing>,
+    /// What a batch has chosen, and what is to follow it.
+    chosen: Option<(u32, Option<f32>)>,
+    behind: Option<Behind>,
+    /// The end of an item that nothing is to follow, which has not been told.
+    ended: Option<End>,
     work: Work,
 }
 
@@ -63,6 +71,16 @@ struct Running {
     /// Tokens still wanted, and made.
     left: u32,
     made: u32,
+    stop_ids: Vec<u32>,
+    choice: Choice,
+}
+
+/// An item from the token on that a batch has chosen.
+struct Behind {
+    token: u32,
+    position: u32,
+    /// Tokens still wanted.
+    left: u32,
     stop_ids: Vec<u32>,
     choice: Choice,
 }
@@ -115,7 +133,10 @@ impl PersistentPath {
             to_host: false,
             running: None,
             batches: None,
-            ran: false,
+            choosing: None,
+            chosen: None,
+            behind: None,
+            ended: None,
             work: Work::default(),
         }
     }
@@ -202,11 +223,13 @@ impl PersistentPath {
         Ok(launched)
     }
 
-    /// Runs what an item has to run by a batch, but for the token that it chooses behind, where that pays; gives the number
-    /// of tokens that have run.
+    /// Runs what an item has to run by a batch, where that pays; gives the number of tokens that have run. Where the host
+    /// reads no logits it chooses the next token behind them.
     fn read(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<u32> {
         let least = if self.decoder.post.taken() == 0 { BATCH } else { BATCH_IN_COMPANY };
-        let (last, numerics) = (usize::from(item.max_new > 0), self.decoder.numerics);
+        let (chooses, numerics) = (item.max_new > 0 && !self.to_host, self.decoder.numerics);
+        // The decoder gives logits to the host, of a token that it runs.
+        let last = usize::from(item.max_new > 0 && !chooses);
         let ids = item.ids.get(..item.ids.len() - last.min(item.ids.len())).unwrap_or_default();
         let count = ids.len() as u32;
         // Who traces asks for the decoder's phases.
@@ -224,13 +247,30 @@ impl PersistentPath {
         };
         sequence.write_tokens(item.position, ids)?;
         self.work.other_calls += 1;
+        let end = item.position + count;
+        let mut head = None;
+        if chooses {
+            sequence.seek(end - 1)?;
+            head = Some((model.head_kernels(numerics)?, Choosing::prepare(&mut self.choosing, model, &item.choice)?));
+            self.work.other_calls += 2;
+        }
         if !batches.run(model, sequence, (item.position, count), &mut self.work)? {
             return Ok(0);
         }
         // The rest is posted behind the batch's end: a decoder that is there for other sessions takes it at once.
-        sequence.check(&batches.stream)?;
         self.work.other_calls += 1;
-        if last > 0 {
+        match head {
+            None => sequence.check(&batches.stream)?,
+            Some((kernels, steps)) => {
+                let choosing = self.choosing.as_ref().zip(steps);
+                let head = Head { kernels: &kernels, model, sequence, choosing };
+                batches.choose(&head, count - 1, &mut self.work)?;
+                let token = sequence.token(&batches.stream, end)?;
+                let choosing = self.choosing.as_ref().filter(|_| wants_logprobs(&item.choice));
+                self.chosen = Some((token, choosing.map(Choosing::logprob).transpose()?));
+            }
+        }
+        if item.max_new > 0 {
             // The decoder is next; behind a part of a prompt another batch may be.
             self.rest();
         }
@@ -239,17 +279,42 @@ impl PersistentPath {
 
     /// Posts an item behind what fits it: cache, ids, seat.
     fn start(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
-        self.ran = false;
+        (self.chosen, self.behind, self.ended) = (None, None, None);
         self.decoder.post.check()?;
         let end = item.position + item.ids.len() as u32;
         sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
         let ran = self.read(model, sequence, item)?;
         let ids = item.ids.get(ran as usize..).unwrap_or_default();
-        if ran > 0 && ids.is_empty() {
-            self.ran = true;
-            return Ok(());
+        let Some((token, _)) = self.chosen else {
+            if ran > 0 && ids.is_empty() {
+                self.ended = Some(End::Length);
+                return Ok(());
+            }
+            return self.seat_and_post(model, sequence, &Item { ids, position: item.position + ran, ..*item });
+        };
+        let left = item.max_new - 1;
+        let stop_ids = item.stop_ids.to_vec();
+        match () {
+            () if token == NO_TOKEN => {}
+            () if stop_ids.contains(&token) => self.ended = Some(End::StopId(token)),
+            () if left == 0 => self.ended = Some(End::Length),
+            () if end >= sequence.capacity => self.ended = Some(End::ContextFull),
+            () => self.behind = Some(Behind { token, position: end, left, stop_ids, choice: item.choice }),
         }
-        let item = &Item { ids, position: item.position + ran, ..*item };
+        Ok(())
+    }
+
+    /// Posts what follows the token that a batch has chosen.
+    fn follow(&mut self, model: &Inner, sequence: &mut Sequence, behind: &Behind) -> Result<()> {
+        let Behind { token, position, left, ref stop_ids, choice } = *behind;
+        sequence.grow(model, position + 1, position + left)?;
+        let item = Item { ids: &[token], position, max_new: left, stop_ids, choice };
+        self.seat_and_post(model, sequence, &item)
+    }
+
+    /// Posts an item whose tokens the decoder runs, once it has a seat.
+    fn seat_and_post(&mut self, model: &Inner, sequence: &Sequence, item: &Item<'_>) -> Result<()> {
+        let end = item.position + item.ids.len() as u32;
         if self.ids.as_ref().is_none_or(|ids| ids.len() < item.ids.len()) {
             let room = item.ids.len().next_power_of_two().max(FIRST_IDS);
             self.ids = Some(MappedBuffer::zeroed(&model.device, room)?);
@@ -329,10 +394,16 @@ impl Path for PersistentPath {
     }
 
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step> {
+        if let Some((token, logprob)) = self.chosen.take() {
+            self.logprob = logprob;
+            return Ok(Step::Token(token));
+        }
+        if let Some(behind) = self.behind.take() {
+            self.follow(model, sequence, &behind)?;
+        }
         loop {
             if self.running.is_none() {
-                let end = if std::mem::take(&mut self.ran) { End::Length } else { End::Cancelled };
-                return Ok(Step::End(end));
+                return Ok(Step::End(self.ended.take().unwrap_or(End::Cancelled)));
             }
             let (kind, payload) = self.wait()?;
             if kind == entry::TOKEN {
@@ -370,13 +441,14 @@ impl Path for PersistentPath {
 
     /// The decoder does not look out for another batch.
     fn rest(&mut self) {
-        if let Some(batches) = &self.batches {
+        if let Some(batches) = &mut self.batches {
+            batches.release();
             batches.stream.inner.leave_turn();
         }
     }
 
     fn stop(&mut self) -> Result<()> {
-        self.ran = false;
+        (self.chosen, self.behind, self.ended) = (None, None, None);
         while let Some(running) = &self.running {
             let Seat { slot, number, .. } = running.seat;
             self.decoder.post.put(mailbox::STOP + slot, number, Ordering::Release);
