@@ -43,6 +43,7 @@ SPILLING = {
     ("gemm_sliced", "sm_90"): 690,
     ("gemm_sliced", "sm_100"): 690,
     ("gemm_sliced", "sm_120"): 770,
+    ("gemm_sliced_2", "sm_120"): 420,
     ("gemm_tile_128", "sm_80"): 350,
     ("gemm_tile_128", "sm_86"): 290,
     ("gemm_tile_128", "sm_87"): 290,

@@ -206,6 +206,7 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
     // A small model's matrices have too few rows for a chip's multiprocessors to share by such tiles.
     if has_all_tiles && shape.hidden >= DOUBLE_TILES_FROM {
         all.push(Box::new(GemmTile::new(shape, types).double()));
+        all.push(Box::new(GemmSliced::new(shape, types).halved()));
     }
     all.push(Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }));
     all.push(Box::new(AttentionBatch::new(shape, types)));

@@ -21,7 +21,9 @@ pub const MOST_STAGES: u32 = 8;
 pub struct Cut {
     /// Warps that have the tile's rows between them.
     pub row_warps: u32,
-    /// Slices, each of which has so many warps.
+    /// Warps that have the same rows, 1 or 2: each has its part of the columns.
+    pub parts: u32,
+    /// Slices, each of which has so many warps for each part.
     pub slices: u32,
     /// Super-blocks of the tile in shared memory, or on their way there: more than slices.
     pub stages: u32,
@@ -31,14 +33,14 @@ impl Cut {
     /// Tiles of 32 rows for each of so many warps, by as many slices as a block has warps for, if a block may have `room` bytes
     /// of dynamic shared memory: stages for rows of all `types` that take it, one more than slices at least. None where it is
     /// too little for two.
-    pub fn fit(row_warps: u32, room: u32, types: impl Iterator<Item = WeightType>) -> Option<Cut> {
-        if !(1..=MOST_ROW_WARPS).contains(&row_warps) {
+    pub fn fit((row_warps, parts): (u32, u32), room: u32, types: impl Iterator<Item = WeightType>) -> Option<Cut> {
+        if !(1..=MOST_ROW_WARPS).contains(&row_warps) || !(1..=2).contains(&parts) {
             return None;
         }
         let left = room.checked_sub(row_warps * SUMS_BYTES)?;
         let stages = types.map(|ty| left / Cut::stage(row_warps, ty)).min()?.min(MOST_STAGES);
-        let slices = (WARPS / row_warps).min(stages.checked_sub(1)?);
-        (slices > 0).then_some(Cut { row_warps, slices, stages })
+        let slices = (WARPS / (row_warps * parts)).min(stages.checked_sub(1)?);
+        (slices > 0).then_some(Cut { row_warps, parts, slices, stages })
     }
 
     /// Rows of a tile.
@@ -64,10 +66,12 @@ mod tests {
 
     #[test]
     fn a_cut_has_a_stage_more_than_slices() {
-        let of = |row_warps, room| Cut::fit(row_warps, room, [Q4_K, Q6_K].into_iter());
-        assert_eq!(of(1, 226 << 10), Some(Cut { row_warps: 1, slices: 7, stages: 8 }));
-        assert_eq!(of(6, 226 << 10), Some(Cut { row_warps: 6, slices: 2, stages: 3 }));
-        assert_eq!(of(1, 98 << 10), Some(Cut { row_warps: 1, slices: 2, stages: 3 }));
+        let of = |row_warps, room| Cut::fit((row_warps, 1), room, [Q4_K, Q6_K].into_iter());
+        assert_eq!(of(1, 226 << 10), Some(Cut { row_warps: 1, parts: 1, slices: 7, stages: 8 }));
+        assert_eq!(of(6, 226 << 10), Some(Cut { row_warps: 6, parts: 1, slices: 2, stages: 3 }));
+        assert_eq!(of(1, 98 << 10), Some(Cut { row_warps: 1, parts: 1, slices: 2, stages: 3 }));
+        let halved = Cut::fit((2, 2), 226 << 10, [Q4_K].into_iter());
+        assert_eq!(halved, Some(Cut { row_warps: 2, parts: 2, slices: 3, stages: 7 }));
         // A stage takes 25 472 bytes, and the sums 8192.
         assert_eq!(of(1, 2 * 25_472 + 8191), None);
         for (row_warps, room) in [(1, 98), (2, 98), (3, 162), (12, 226)].map(|(warps, room)| (warps, room << 10)) {

@@ -129,6 +129,8 @@ pub(crate) struct ColumnKernels {
     pub(crate) narrow: Option<Kernel<Gemm<'static>>>,
     pub(crate) tile: Option<Kernel<Gemm<'static>>>,
     pub(crate) sliced: Option<Kernel<(Gemm<'static>, Cut)>>,
+    /// By slices whose warps have half of the columns, beside those of 128.
+    pub(crate) halved: Option<Kernel<(Gemm<'static>, Cut)>>,
     pub(crate) double: Option<Kernel<Gemm<'static>>>,
     /// Tiles of 128 columns by products of warpgroups, where the device has these, for matrices of some types.
     pub(crate) warpgroups: Option<Kernel<Gemm<'static>>>,
@@ -146,6 +148,7 @@ impl ColumnKernels {
         let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
         let of_cache = |kv| CacheKernels::find(&loaded, baked, Numerics::Fast, kv, "columns_");
         let gemm = |name| module.kernel(name).map(|kernel| loaded.find(kernel.name, &setting)).transpose();
+        let sliced = |name| module.kernel(name).map(|kernel| loaded.find(kernel.name, &setting)).transpose();
         Ok(Some(ColumnKernels {
             embedding_rows: loaded.find("embedding_rows", &setting)?,
             f16: of_cache(KvType::F16)?,
@@ -154,7 +157,8 @@ impl ColumnKernels {
             narrow: gemm("gemm_8")?,
             wide: loaded.find("gemm_16", &setting)?,
             tile: gemm("gemm_tile")?,
-            sliced: module.kernel("gemm_sliced").map(|kernel| loaded.find(kernel.name, &setting)).transpose()?,
+            sliced: sliced("gemm_sliced")?,
+            halved: sliced("gemm_sliced_2")?,
             double: gemm("gemm_tile_128")?,
             warpgroups: own(device, baked)?,
             attention_batch: loaded.find("attention_batch_f16", &setting)?,

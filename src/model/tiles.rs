@@ -46,6 +46,8 @@ const FEW_WARPS: f64 = 1.44;
 const SLICED: f64 = 11.1;
 const ALONE: f64 = 2.2;
 const WAITS: f64 = 1.35;
+/// How many more instructions tiles take whose warps have half of the columns each: both unpack their rows.
+const HALVED: f64 = 1.24;
 /// Cycles for a super-block of a small tile whose block is alone on a multiprocessor, and what a block takes of its shared
 /// memory: by the clock of an RTX 5090 and 4090, 600 to 740.
 const SMALL_ALONE: f64 = 700.0;
@@ -99,12 +101,14 @@ impl Tile {
             let rows = tile.rows(matrices).filter(|_| there(tile))?;
             let turns = tile.most(rows * columns.div_ceil(tile.columns()), multiprocessors);
             let of_warp = f64::from(OF_WARP / 16 * TILE_EIGHTS * SUPER_BLOCK / 32) * SLICED;
-            let issue = of_warp * (f64::from(cut.row_warps) / ISSUED).max(ALONE / f64::from(cut.slices));
+            let of_warp = of_warp * if cut.parts == 1 { 1.0 } else { HALVED };
+            let side_by_side = f64::from(cut.slices * cut.parts);
+            let issue = of_warp * (f64::from(cut.row_warps) / ISSUED).max(ALONE / side_by_side);
             let bytes = matrices.iter().map(|(ty, _)| Cut::stage(cut.row_warps, *ty)).max()?;
             Some((turns * WAITS * issue.hypot(f64::from(bytes) / FROM_L2), tile, rows))
         };
-        let cuts = (1..=MOST_ROW_WARPS)
-            .filter_map(|row_warps| Cut::fit(row_warps, shared, matrices.iter().map(|(ty, _)| *ty)));
+        let cuts = [1, 2].into_iter().flat_map(|parts| (1..=MOST_ROW_WARPS).map(move |row_warps| (row_warps, parts)));
+        let cuts = cuts.filter_map(|cut| Cut::fit(cut, shared, matrices.iter().map(|(ty, _)| *ty)));
         let fastest = COST
             .into_iter()
             .filter(|(tile, _)| there(*tile))
@@ -119,7 +123,8 @@ impl Tile {
         match self {
             Tile::Narrow => "gemm_8",
             Tile::Wide => "gemm_16",
-            Tile::Sliced(_) => "gemm_sliced",
+            Tile::Sliced(Cut { parts: 1, .. }) => "gemm_sliced",
+            Tile::Sliced(_) => "gemm_sliced_2",
             Tile::Large => "gemm_tile",
             Tile::Double => "gemm_tile_128",
             Tile::Warpgroups => "gemm_warpgroups",
@@ -209,8 +214,8 @@ mod tests {
     const H200: Room = Room { multiprocessors: 132, shared: 223 << 10 };
     const FEW: Room = Room { multiprocessors: 16, shared: 60 << 10 };
 
-    const fn cut(row_warps: u32, slices: u32, stages: u32) -> Tile {
-        Tile::Sliced(Cut { row_warps, slices, stages })
+    const fn cut((row_warps, parts): (u32, u32), slices: u32, stages: u32) -> Tile {
+        Tile::Sliced(Cut { row_warps, parts, slices, stages })
     }
 
     /// Tiles of sm_90's text.
@@ -221,13 +226,14 @@ mod tests {
     #[test]
     fn tiles_have_as_many_rows_as_every_multiprocessor_has_one_of() {
         let (down, gate_up) = ([(Q6_K, 4096)], [(Q4_K, 12288); 2]);
-        assert_eq!(Tile::choose(of_sm_90, &down, 64, H200), (cut(1, 7, 8), 128));
-        assert_eq!(Tile::choose(of_sm_90, &gate_up, 64, H200), (cut(6, 2, 3), 128));
+        // Stages for seven slices leave warps free, which take half of the columns.
+        assert_eq!(Tile::choose(of_sm_90, &down, 64, H200), (cut((1, 2), 6, 8), 128));
+        assert_eq!(Tile::choose(of_sm_90, &gate_up, 64, H200), (cut((6, 1), 2, 3), 128));
         let a100 = Room { multiprocessors: 108, shared: 159 << 10 };
-        assert_eq!(Tile::choose(of_sm_90, &down, 64, a100), (cut(2, 3, 4), 64));
+        assert_eq!(Tile::choose(of_sm_90, &down, 64, a100), (cut((2, 2), 3, 4), 64));
         // Three stages are all that fits.
         let rtx_5090 = Room { multiprocessors: 170, shared: 95 << 10 };
-        assert_eq!(Tile::choose(of_sm_90, &[(Q4_K, 4096)], 64, rtx_5090).0, cut(1, 2, 3));
+        assert_eq!(Tile::choose(of_sm_90, &[(Q4_K, 4096)], 64, rtx_5090).0, cut((1, 2), 2, 3));
         // A text without slices.
         assert_eq!(Tile::choose(|tile| matches!(tile, Tile::Large | Tile::Wide), &down, 64, FEW), (Tile::Large, 32));
     }
@@ -257,6 +263,6 @@ mod tests {
         assert_eq!(Tile::choose(of_sm_90, &[(Q4_K, 12288), (Q6_K, 12288)], 512, H200), (Tile::Wide, 768));
         let of_qkv = [(Q4_K, 4096), (Q4_K, 1024), (Q6_K, 1024)];
         assert_eq!(Tile::choose(of_sm_90, &of_qkv, 512, H200), (Tile::Double, 48));
-        assert_eq!(Tile::choose(of_sm_90, &of_qkv, 128, H200), (cut(3, 4, 5), 65));
+        assert_eq!(Tile::choose(of_sm_90, &of_qkv, 128, H200), (cut((3, 1), 4, 5), 65));
     }
 }

@@ -34,7 +34,7 @@ enum Tile {
 impl Tile {
     const ALL: [Tile; 6] = [Tile::Narrow, Tile::Wide, Tile::SLICED, Tile::Large, Tile::Double, Tile::Warpgroups];
     /// One that every chip from sm_80 on has shared memory for.
-    const SLICED: Tile = Tile::Sliced(Cut { row_warps: 1, slices: 2, stages: 3 });
+    const SLICED: Tile = Tile::Sliced(Cut { row_warps: 1, parts: 1, slices: 2, stages: 3 });
     /// Those of many rows.
     const LARGE: [Tile; 3] = [Tile::Large, Tile::Double, Tile::Warpgroups];
 
@@ -221,7 +221,8 @@ impl Case {
         let (kernel, grid) = match tile {
             Tile::Narrow => (gpu.load(Gemm::narrow(shape, types)), small),
             Tile::Wide => (gpu.load(Gemm::wide(shape, types)), small),
-            Tile::Sliced(_) => (gpu.load(GemmSliced::new(shape, types)), [blocks, 1, 1]),
+            Tile::Sliced(Cut { parts: 1, .. }) => (gpu.load(GemmSliced::new(shape, types)), [blocks, 1, 1]),
+            Tile::Sliced(_) => (gpu.load(GemmSliced::new(shape, types).halved()), [blocks, 1, 1]),
             Tile::Large => (gpu.load(self.large(gpu)), [blocks, 1, 1]),
             Tile::Double => (gpu.load(GemmTile::new(shape, types).double()), [blocks, 1, 1]),
             Tile::Impatient => (gpu.load(GemmTile::new(shape, types).double().with_looks(1)), [blocks, 1, 1]),
@@ -243,7 +244,7 @@ impl Case {
         ];
         let args = args.into_iter().chain(next.args(self.rounds()));
         let mut args: Vec<Arg> = args.chain([(&begun).into(), (&begun_words).into()]).collect();
-        if let Tile::Sliced(Cut { row_warps, slices, stages }) = tile {
+        if let Tile::Sliced(Cut { row_warps, slices, stages, .. }) = tile {
             args.extend([row_warps, slices, stages].map(Arg::from));
         }
         kernel.run_with(grid, tile.more(&self.types), &args);
@@ -532,12 +533,12 @@ fn slices_of_rows_have_the_same_bits() {
         (Phase::Down, &[Q8_0], shape(kiln_shape::Family::Qwen2, 160, 3, 1, 64, 1120), 17),
         (Phase::Head, &[Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
     ];
-    // With the most stages and the most rows among them.
-    let cuts = [(2, 4, 5), (1, 7, 8), (3, 3, 4), (2, 2, 3), (6, 2, 3)];
-    let cuts = cuts.map(|(row_warps, slices, stages)| Tile::Sliced(Cut { row_warps, slices, stages }));
+    // With the most stages and the most rows among them, and warps that have half of the columns.
+    let cuts = [(2, 1, 4, 5), (1, 2, 6, 8), (1, 1, 7, 8), (3, 2, 2, 4), (2, 1, 2, 3), (1, 2, 3, 5), (6, 1, 2, 3)];
+    let cuts = cuts.map(|(row_warps, parts, slices, stages)| Tile::Sliced(Cut { row_warps, parts, slices, stages }));
     let every = random.clone();
     every_schedule(&mut every.clone(), |gpu| {
-        for ((phase, types, shape, count), cuts) in cases.into_iter().zip(cuts.windows(2)) {
+        for ((phase, types, shape, count), cuts) in cases.into_iter().zip(cuts.windows(4)) {
             Case::new(phase, shape, types, &mut random).check(gpu, &[count], cuts, &mut random);
         }
     });

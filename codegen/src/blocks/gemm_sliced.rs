@@ -1,8 +1,9 @@
 //! Products of some rows of quantised weights with 64 columns by tensor cores, by a block whose warps have slices of the rows:
-//! a warp has 32 of the rows, all columns, and one super-block of some.
+//! a warp has 32 of the rows, all columns or half of them, and one super-block of some.
 //!
 //! Few columns have few tiles, and a tile's rows are long. So a multiprocessor has one tile, and the warps that hide each
-//! other's waits are those of its slices. Slices take super-blocks in turn. A warp keeps nothing from one to the next: sums lie
+//! other's waits are those of its slices. Where shared memory has room for fewer slices than there could be warps, two of a
+//! slice have half of the columns each: both unpack its rows. Slices take super-blocks in turn. A warp keeps nothing from one to the next: sums lie
 //! in shared memory, and a super-block's value is added to them in its turn. The value, and the order of additions, are those
 //! of `fast`: a column has the bits that it has alone.
 //!
@@ -16,7 +17,7 @@
 //! the stage has waited for that.
 //!
 //! *Turns.* A warp that has added a super-block's value to its rows' sums arrives at the turn of the next slice's warp with the
-//! same rows, which waits for it before it loads them. A turn's phases follow each other one by one, since the next
+//! same rows and columns, which waits for it before it loads them. A turn's phases follow each other one by one, since the next
 //! but one needs what the next leaves.
 //!
 //! *Waits* have an end: each is for copies of the block's own, or for what its other warps do before, in the order of
@@ -42,7 +43,7 @@ use kiln_shape::{SUPER_BLOCK, WeightType};
 pub(crate) struct Cut {
     /// Warps that have the tile's rows between them.
     pub(crate) row_warps: Val<U32>,
-    /// Slices: each has so many warps.
+    /// Slices: each has so many warps for each part of the columns.
     pub(crate) slices: Val<U32>,
     /// Stages, at most [`MOST_STAGES`].
     pub(crate) stages: Val<U32>,
@@ -52,6 +53,8 @@ pub(crate) struct Cut {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile {
     cut: Cut,
+    /// Warps that have the same rows: each has its part of the columns.
+    parts: u32,
     /// `[row_warps, 2, EIGHTS, 32]` sums of four: a lane's, of the first 16 rows, then of the next, in the order of the result's
     /// registers.
     sums: Shared<F32>,
@@ -59,7 +62,7 @@ pub(crate) struct Tile {
     stages: Shared<U8>,
     /// `[rows, 2]`: the addresses of each row and of its plane.
     rows: Shared<U64>,
-    /// `[MOST_STAGES]` each, and `[WARPS]`.
+    /// `[MOST_STAGES]` each, and one for each warp.
     full: Shared<U64>,
     free: Shared<U64>,
     turns: Shared<U64>,
@@ -108,12 +111,13 @@ impl Source {
 impl Tile {
     /// Takes the shared memory, makes its mbarriers and clears the sums. By the whole block; a barrier of it must follow.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, cut: Cut) -> Tile {
+    pub(crate) fn new(b: &mut Builder, cut: Cut, parts: u32) -> Tile {
         let sums = b.dynamic_rest::<F32>();
         let before = b.mul::<U32>(cut.row_warps, SUMS_BYTES);
-        let full = b.shared::<U64>("tile_barriers", 2 * MOST_STAGES + WARPS);
+        let full = b.shared::<U64>("tile_barriers", 2 * MOST_STAGES + b.warps());
         let tile = Tile {
             cut,
+            parts,
             sums,
             stages: b.byte_index(sums.cast::<U8>(), before, 1),
             rows: b.shared::<U64>("tile_rows", 2 * OF_WARP * MOST_ROW_WARPS),
@@ -124,12 +128,13 @@ impl Tile {
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         b.if_(leads, |b| {
-            let threads = b.mul::<U32>(cut.row_warps, 32);
+            let of_slice = tile.warps_of_slice(b);
+            let threads = b.mul::<U32>(of_slice, 32);
             for stage in 0..MOST_STAGES {
                 b.mbarrier_init(tile.full.at(stage), threads);
-                b.mbarrier_init(tile.free.at(stage), cut.row_warps);
+                b.mbarrier_init(tile.free.at(stage), of_slice);
             }
-            (0..WARPS).for_each(|warp| b.mbarrier_init(tile.turns.at(warp), 1));
+            (0..b.warps()).for_each(|warp| b.mbarrier_init(tile.turns.at(warp), 1));
         });
         let (end, threads) = (b.shr::<U32>(before, 4), 32 * b.warps());
         b.for_range(tid, end, threads, |b, four| {
@@ -177,11 +182,15 @@ impl Tile {
         });
         b.bar_sync(); // where rows are is noted
         let warp = b.warp_id();
-        let slice = b.div::<U32>(warp, row_warps);
+        let of_slice = self.warps_of_slice(b);
+        let slice = b.div::<U32>(warp, of_slice);
         let has_slice = b.setp_lt(slice, slices);
         b.if_(has_slice, |b| {
-            let before = b.mul::<U32>(slice, row_warps);
-            let own = b.sub::<U32>(warp, before);
+            let before = b.mul::<U32>(slice, of_slice);
+            let number = b.sub::<U32>(warp, before);
+            // Of few rows the parts' warps stand side by side.
+            let own =
+                Own { number, rows: b.div::<U32>(number, self.parts), part: b.and::<U32>(number, self.parts - 1) };
             for of in types {
                 let Some(mma) = format(*of).mma() else { continue };
                 let source = Source::new(product, mma.group, super_blocks);
@@ -213,19 +222,19 @@ impl Tile {
         let leads = b.setp_eq(lane, 0);
         let (stage, parity) = (b.var::<U32>(slice), b.var::<U32>(0));
         b.for_range(slice, source.super_blocks, slices, |b, sb| {
-            b.each_iteration(Work::Tile(*ty, 2 * EIGHTS * SUPER_BLOCK / 32));
+            b.each_iteration(Work::Tile(*ty, 2 * self.eights() * SUPER_BLOCK / 32));
             let (here, phase) = (b.get(stage), b.get(parity));
             let at = self.stage(b, here, *ty);
             let full = b.byte_index(self.full, here, 8);
             wait::within_block(b, full, phase);
-            let rows = self.rows(b, at, *own, (*ty, sb));
-            let values = self.values(b, (mma, &rows), at, (source, sb));
+            let rows = self.rows(b, at, own.rows, (*ty, sb));
+            let values = self.values(b, (mma, &rows), (at, own.part), (source, sb));
             b.bar_warp_sync(); // all lanes have read what they read of the stage
             let free = b.byte_index(self.free, here, 8);
             b.if_(leads, |b| b.mbarrier_arrive(free));
             let ((own_turn, next_turn), of_turn) = (self.turns(b), b.get(turn));
             wait::within_block(b, own_turn, of_turn);
-            self.add_values(b, *own, &values);
+            self.add_values(b, own, &values);
             b.bar_warp_sync(); // all lanes have added
             b.if_(leads, |b| b.mbarrier_arrive(next_turn));
             let other = b.xor::<U32>(of_turn, 1);
@@ -247,6 +256,16 @@ impl Tile {
         });
     }
 
+    /// Warps of a slice.
+    fn warps_of_slice(&self, b: &mut Builder) -> Val<U32> {
+        b.mul::<U32>(self.cut.row_warps, self.parts)
+    }
+
+    /// Eights of columns of a warp.
+    const fn eights(&self) -> u32 {
+        EIGHTS / self.parts
+    }
+
     /// A stage, by its number.
     fn stage(&self, b: &mut Builder, number: Val<U32>, ty: WeightType) -> Shared<U8> {
         let bytes = b.mad::<U32>(self.cut.row_warps, OF_WARP * record_stride(ty), COLUMNS_BYTES);
@@ -256,10 +275,9 @@ impl Tile {
 
     /// The turn of the warp, and that of the next slice's with the same rows.
     fn turns(&self, b: &mut Builder) -> (Shared<U64>, Shared<U64>) {
-        let Cut { row_warps, slices, .. } = self.cut;
-        let warp = b.warp_id();
-        let all = b.mul::<U32>(row_warps, slices);
-        let further = b.add::<U32>(warp, row_warps);
+        let (warp, of_slice) = (b.warp_id(), self.warps_of_slice(b));
+        let all = b.mul::<U32>(of_slice, self.cut.slices);
+        let further = b.add::<U32>(warp, of_slice);
         let over = b.setp_ge(further, all);
         let less = b.sub::<U32>(further, all);
         let next = b.selp::<U32>(less, further, over);
@@ -295,9 +313,11 @@ impl Tile {
         &self,
         b: &mut Builder,
         (mma, rows): (Mma, &[Rows]),
-        at: Shared<U8>,
+        (stage, part): (Shared<U8>, Val<U32>),
         (source, sb): (&Source, Val<U32>),
     ) -> Sums {
+        let eights = self.eights();
+        let at = b.byte_index(stage, part, eights * PLANE_BYTES);
         let columns = InShared {
             fragments: at,
             beside: at.at(FRAGMENT_BYTES),
@@ -305,26 +325,31 @@ impl Tile {
             eights_apart: [PLANE_BYTES; 2],
             before: &|_, _, _| {},
         };
-        let last = mma::last_plane_of(b, columns.beside, (EIGHTS, PLANE_BYTES));
-        let columns = Columns::in_shared(b, (EIGHTS, mma.group), &columns);
+        let last = mma::last_plane_of(b, columns.beside, (eights, PLANE_BYTES));
+        let columns = Columns::in_shared(b, (eights, mma.group), &columns);
         let values = mma.part(b, rows, &columns);
         let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
         let has_second = b.setp_ne(last, 0);
         b.if_(has_second, |b| {
-            let eight_at = |b: &mut Builder, eight: Val<U32>| source.eight_at(b, eight, sb);
-            add_second_planes(b, (mma, rows), &values, (EIGHTS, false), eight_at);
+            let eight_at = |b: &mut Builder, eight: Val<U32>| {
+                let eight = b.mad::<U32>(part, eights, eight);
+                source.eight_at(b, eight, sb)
+            };
+            add_second_planes(b, (mma, rows), &values, (eights, false), eight_at);
         });
         values
     }
 
     /// Adds a super-block's values to the sums of the warp's rows.
-    fn add_values(&self, b: &mut Builder, own: Val<U32>, values: &Sums) {
-        let lane = b.lane();
-        let before = b.mul::<U32>(own, 2 * EIGHTS);
+    fn add_values(&self, b: &mut Builder, own: &Own, values: &Sums) {
+        let (lane, eights) = (b.lane(), self.eights());
+        let before = b.mul::<U32>(own.rows, 2 * EIGHTS);
+        let before = b.mad::<U32>(own.part, eights, before);
         let four = b.mad::<U32>(before, 32, lane);
         let sums = b.byte_index(self.sums, four, 16);
         for (values, number) in values.iter().zip(0..) {
-            let at = sums.at(4 * 32 * number);
+            let (sixteen, eight) = (number / eights, number % eights);
+            let at = sums.at(4 * 32 * (sixteen * EIGHTS + eight));
             let sums: [Val<F32>; 4] = b.ld_vector(at, LoadKind::Ordinary);
             let next: [Val<F32>; 4] = std::array::from_fn(|i| b.add(sums[i], values[i]));
             b.st_vector(at, next);
@@ -332,14 +357,23 @@ impl Tile {
     }
 }
 
-/// A warp's copies: its rows, and its share of the eights of columns.
+/// A warp of a slice.
+#[derive(Clone, Copy)]
+struct Own {
+    /// Its number there.
+    number: Val<U32>,
+    /// Which 32 of the tile's rows it has, and which part of the columns.
+    rows: Val<U32>,
+    part: Val<U32>,
+}
+
+/// A warp's copies: its rows, or half of them where another warp has the same, and its share of the eights of columns.
 struct Copies<'a> {
     tile: &'a Tile,
     /// A row's bytes, where it may end within a super-block.
     bytes: Option<Val<U32>>,
     source: Source,
-    /// Which of the tile's row warps it is, and the first eight that it copies.
-    own: Val<U32>,
+    own: Own,
     ty: WeightType,
     group: ScaleGroup,
 }
@@ -353,9 +387,11 @@ impl Copies<'_> {
             let lane = b.lane();
             let two = b.shr::<U32>(lane, 1);
             let row = matrix::row_of_two(b, two);
-            let row = b.mad::<U32>(self.own, OF_WARP, row);
-            for further in [0, 16] {
-                let row = b.add::<U32>(row, further);
+            let row = b.mad::<U32>(self.own.rows, OF_WARP, row);
+            let sixteen = b.mul::<U32>(self.own.part, 16);
+            let row = b.add::<U32>(row, sixteen);
+            for further in (0..2).step_by(self.tile.parts as usize) {
+                let row = b.add::<U32>(row, 16 * further);
                 let from = b.byte_index(self.tile.rows, row, 16);
                 let addresses = b.ld_vector(from, LoadKind::Constant);
                 let copies = RowCopies::new(b, (self.ty, self.bytes), row, addresses);
@@ -368,7 +404,8 @@ impl Copies<'_> {
             };
             let has_beside = b.setp_lt(lane, beside);
             let own = b.byte_index(at, lane, 16);
-            b.for_range(self.own, EIGHTS, self.tile.cut.row_warps, |b, eight| {
+            let of_slice = self.tile.warps_of_slice(b);
+            b.for_range(self.own.number, EIGHTS, of_slice, |b, eight| {
                 b.each_iteration(Work::Few);
                 let from = self.source.eight_at(b, eight, sb);
                 let from = b.byte_index(from, lane, 16);

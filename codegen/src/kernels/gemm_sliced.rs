@@ -17,13 +17,22 @@ use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 pub struct GemmSliced {
     shape: ModelShape,
     types: Vec<WeightType>,
+    /// Warps that have the same rows.
+    parts: u32,
 }
 
 impl GemmSliced {
     /// For a model with matrices of those of `types` that fast numerics have for it.
     pub fn new(shape: ModelShape, types: &[WeightType]) -> GemmSliced {
         let types = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
-        GemmSliced { shape, types }
+        GemmSliced { shape, types, parts: 1 }
+    }
+
+    /// The same where two warps of a slice have the same rows, each with half of the columns: for launches whose shared memory
+    /// has room for few slices.
+    #[must_use]
+    pub fn halved(self) -> GemmSliced {
+        GemmSliced { parts: 2, ..self }
     }
 
     /// Whether rows may end within a super-block.
@@ -87,7 +96,7 @@ impl GemmSliced {
 
 impl Kernel for GemmSliced {
     fn name(&self) -> &str {
-        "gemm_sliced"
+        if self.parts == 1 { "gemm_sliced" } else { "gemm_sliced_2" }
     }
 
     fn block(&self) -> u32 {
@@ -102,13 +111,13 @@ impl Kernel for GemmSliced {
         let launched = Launched::new(b);
         let cut = Cut {
             row_warps: b.param::<U32>("row_warps"), // each has 32 of a tile's rows
-            slices: b.param::<U32>("slices"),       // of so many warps each
+            slices: b.param::<U32>("slices"),       // of so many warps each, for each part of the columns
             stages: b.param::<U32>("stages"),       // of dynamic shared memory, more than slices
         };
         b.blocks_per_sm(1);
         let tiles = Tiles::new(b);
         let answer = b.shared::<U32>("answer", 1);
-        let tile = Tile::new(b, cut);
+        let tile = Tile::new(b, cut, self.parts);
         let phase = |b: &mut Builder| TiledPhase::new(b, &self.shape, &launched, EIGHTS * COLUMNS);
         let warp = b.warp_id();
         let leads = b.setp_eq(warp, 0);

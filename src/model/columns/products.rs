@@ -10,6 +10,7 @@ use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream};
 use crate::kernel::Kernel;
 use crate::launch::{In, Out};
+use crate::shape::sliced::Cut;
 use crate::shape::{ModelShape, TensorRole, WeightType};
 
 /// The number of the head among the phases.
@@ -204,7 +205,10 @@ impl Columns {
             begun: Out::noted(self.handed.begun.as_ptr()),
             begun_words: Out::noted(self.handed.begun_words.as_ptr()),
         };
-        if let (Tile::Sliced(cut), Some(sliced)) = (tile, &self.kernels.sliced) {
+        let sliced = [&self.kernels.sliced, &self.kernels.halved];
+        if let Tile::Sliced(cut) = tile
+            && let Some(sliced) = sliced[cut.parts as usize - 1]
+        {
             let more = types.iter().map(|ty| cut.bytes(*ty)).max().unwrap_or(0);
             return run.launch_with(sliced, [padded / width * tiles, 1, 1], more, &(gemm, cut));
         }
@@ -217,7 +221,8 @@ impl Columns {
         let kernel = match tile {
             Tile::Narrow => self.kernels.narrow.is_some(),
             Tile::Wide => true,
-            Tile::Sliced(_) => self.kernels.sliced.is_some(),
+            Tile::Sliced(Cut { parts: 1, .. }) => self.kernels.sliced.is_some(),
+            Tile::Sliced(_) => self.kernels.halved.is_some(),
             Tile::Large => self.kernels.tile.is_some(),
             Tile::Double => self.kernels.double.is_some(),
             Tile::Warpgroups => self.kernels.warpgroups.is_some(),
