@@ -516,11 +516,14 @@ impl Bake {
                     modules.extend(emitted);
                 }
             }
-            // Their text for the first target from sm_80 on is that of all later ones; sm_75 has its own.
+            // Their text for the first target from sm_80 on is that of all later ones, but for a model that is not small of those
+            // whose launches begin early; sm_75 has its own.
+            let begins_early = |target: &Target| target.sm() >= 90 && shape.hidden >= DOUBLE_TILES_FROM;
             let (early, late): (Vec<Target>, Vec<Target>) = targets.iter().partition(|target| target.sm() < 80);
+            let (chained, late): (Vec<Target>, Vec<Target>) = late.into_iter().partition(begins_early);
             // A chip's own has no other's text.
             let own: Vec<Target> = targets.iter().filter_map(|target| target.own()).collect();
-            for targets in [early, late, own] {
+            for targets in [early, late, chained, own] {
                 let with_columns = targets.into_iter().map(|target| (target, columns(*shape, types, target)));
                 let Some((target, kernels)) = with_columns.into_iter().find(|(_, kernels)| !kernels.is_empty()) else {
                     continue;

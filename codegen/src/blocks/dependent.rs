@@ -14,12 +14,16 @@ const AHEAD: u32 = 16 << 10;
 /// which what they wrote can be read from here on.
 #[track_caller]
 pub(crate) fn wait(b: &mut Builder) -> LoadKind {
-    if !b.begins_early() {
-        return LoadKind::Constant;
+    if b.begins_early() {
+        b.griddepcontrol_launch_dependents();
+        b.griddepcontrol_wait();
     }
-    b.griddepcontrol_launch_dependents();
-    b.griddepcontrol_wait();
-    LoadKind::Settled
+    kind(b)
+}
+
+/// The kind of loads by which what earlier launches wrote can be read behind [`wait`].
+pub(crate) fn kind(b: &mut Builder) -> LoadKind {
+    if b.begins_early() { LoadKind::Settled } else { LoadKind::Constant }
 }
 
 /// Asks the L2 cache for the first of `bytes` bytes of weights at address `from`, by one lane of each warp, where `there`

@@ -4,6 +4,7 @@
 //! Each warp copies its next records to its own shared memory while it works on those before. The value of a super-block
 //! and the order of additions are those of `fast`: so a column has the bits that it has alone.
 
+use super::dependent;
 use super::rounded_columns;
 use super::tensor::Tensor;
 use crate::formats::{Columns, Mma, OfPlane, Rows, ScaleGroup, format, mma};
@@ -178,7 +179,8 @@ impl Tiles {
         let later = (0..self.eights).map(|number| {
             let before = b.mul::<U32>(at[1], number);
             let eight = b.byte_index(own, before, PLANES * PLANE_BYTES);
-            b.ld_vector(mma::later(eight), LoadKind::Constant)
+            let kind = dependent::kind(b);
+            b.ld_vector(mma::later(eight), kind)
         });
         let later: Vec<[Val<U32>; 4]> = later.collect();
         // From sm_80 on asked behind the products, which would else wait for the answer; the number of the plane keeps it there.

@@ -24,10 +24,10 @@
 //! super-blocks. Should one be in vain for a million polls, the launch ends by an error.
 
 use super::gemm_tile::{Matrices, Sums, add_second_planes};
-use super::rounded_columns;
 use super::row_copies::{RowCopies, RowSizes};
 use super::tensor::by_type;
 use super::wait;
+use super::{dependent, rounded_columns};
 use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
 use crate::matrix;
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, U64, Val, Work};
@@ -185,24 +185,38 @@ impl Tile {
         let of_slice = self.warps_of_slice(b);
         let slice = b.div::<U32>(warp, of_slice);
         let has_slice = b.setp_lt(slice, slices);
-        b.if_(has_slice, |b| {
-            let before = b.mul::<U32>(slice, of_slice);
-            let number = b.sub::<U32>(warp, before);
-            // Of few rows the parts' warps stand side by side.
-            let own =
-                Own { number, rows: b.div::<U32>(number, self.parts), part: b.and::<U32>(number, self.parts - 1) };
-            for of in types {
-                let Some(mma) = format(*of).mma() else { continue };
-                let source = Source::new(product, mma.group, super_blocks);
-                let bytes = (product.is_cut && of.block_len() < SUPER_BLOCK).then_some(sizes.row);
-                let copies = Copies { tile: self, bytes, source, own, ty: *of, group: mma.group };
-                if types.len() == 1 {
-                    self.slice(b, slice, &copies, mma);
-                } else {
-                    let is = b.setp_eq(ty, of.id());
-                    b.if_(is, |b| self.slice(b, slice, &copies, mma));
+        let before = b.mul::<U32>(slice, of_slice);
+        let number = b.sub::<U32>(warp, before);
+        // Of few rows the parts' warps stand side by side.
+        let own = Own { number, rows: b.div::<U32>(number, self.parts), part: b.and::<U32>(number, self.parts - 1) };
+        let each_type = |b: &mut Builder, body: &dyn Fn(&mut Builder, &Copies<'_>, Mma)| {
+            b.if_(has_slice, |b| {
+                for of in types {
+                    let Some(mma) = format(*of).mma() else { continue };
+                    let source = Source::new(product, mma.group, super_blocks);
+                    let bytes = (product.is_cut && of.block_len() < SUPER_BLOCK).then_some(sizes.row);
+                    let copies = Copies { tile: self, bytes, source, own, ty: *of, group: mma.group };
+                    if types.len() == 1 {
+                        body(b, &copies, mma);
+                    } else {
+                        let is = b.setp_eq(ty, of.id());
+                        b.if_(is, |b| body(b, &copies, mma));
+                    }
                 }
-            }
+            });
+        };
+        // Weights are there before the launch that leaves the columns ends.
+        each_type(b, &|b, copies, _| self.each_first(b, slice, |b, stage| copies.rows(b, stage, stage)));
+        dependent::wait(b);
+        each_type(b, &|b, copies, mma| self.slice(b, slice, copies, mma));
+    }
+
+    /// Goes through the slice's first super-blocks, each for the stage of its number.
+    fn each_first(&self, b: &mut Builder, slice: Val<U32>, body: impl FnOnce(&mut Builder, Val<U32>)) {
+        let Cut { slices, stages, .. } = self.cut;
+        b.for_range(slice, stages, slices, |b, stage| {
+            b.each_iteration(Work::Few);
+            body(b, stage);
         });
     }
 
@@ -210,10 +224,7 @@ impl Tile {
     fn slice(&self, b: &mut Builder, slice: Val<U32>, copies: &Copies<'_>, mma: Mma) {
         let Cut { slices, stages, .. } = self.cut;
         let Copies { source, own, ty, .. } = copies;
-        b.for_range(slice, stages, slices, |b, stage| {
-            b.each_iteration(Work::Few);
-            copies.start(b, stage, stage);
-        });
+        self.each_first(b, slice, |b, stage| copies.columns(b, stage, stage));
         let lane = b.lane();
         // The first slice's first turn is there from the beginning.
         let is_first = b.setp_eq(slice, 0);
@@ -243,7 +254,8 @@ impl Tile {
             let goes_on = b.setp_lt(ahead, source.super_blocks);
             b.if_(goes_on, |b| {
                 wait::within_block(b, free, phase);
-                copies.start(b, here, ahead);
+                copies.rows(b, here, ahead);
+                copies.columns(b, here, ahead);
             });
             let next = b.add::<U32>(here, slices);
             let over = b.setp_ge(next, stages);
@@ -379,8 +391,8 @@ struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// Starts those of super-block `sb`, if there is one, to a stage that is free.
-    fn start(&self, b: &mut Builder, stage: Val<U32>, sb: Val<U32>) {
+    /// Starts those of super-block `sb` of the rows, if there is one, to a stage that is free.
+    fn rows(&self, b: &mut Builder, stage: Val<U32>, sb: Val<U32>) {
         let there = b.setp_lt(sb, self.source.super_blocks);
         b.if_(there, |b| {
             let at = self.tile.stage(b, stage, self.ty);
@@ -397,6 +409,14 @@ impl Copies<'_> {
                 let copies = RowCopies::new(b, (self.ty, self.bytes), row, addresses);
                 copies.start(b, at.at(COLUMNS_BYTES).cast(), sb, self.ty);
             }
+        });
+    }
+
+    /// The same of the columns; when they have landed, and the rows that were started before, the stage is full.
+    fn columns(&self, b: &mut Builder, stage: Val<U32>, sb: Val<U32>) {
+        let there = b.setp_lt(sb, self.source.super_blocks);
+        b.if_(there, |b| {
+            let (at, lane) = (self.tile.stage(b, stage, self.ty), b.lane());
             // A scale for each 32 has no sums beside it.
             let beside = match self.group {
                 ScaleGroup::Of256 => BESIDE_BYTES / 16,

@@ -7,6 +7,7 @@
 
 use super::int8::LAST_WORDS;
 use super::{ScaleGroup, StagedPlane};
+use crate::blocks::dependent;
 use crate::matrix;
 use crate::ptx::{
     AtomicOp, Builder, Element, F16, F32, Global, LoadKind, Pred, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val,
@@ -348,7 +349,10 @@ impl<'a> Columns<'a> {
         }
         let place = two.times(self.apart);
         match self.eights[eight] {
-            Eight::Global { fragments, .. } => place.load_two(b, fragments.cast::<U32>(), LoadKind::Constant),
+            Eight::Global { fragments, .. } => {
+                let kind = dependent::kind(b);
+                place.load_two(b, fragments.cast::<U32>(), kind)
+            }
             Eight::Shared { fragments, .. } => place.load_two(b, fragments.cast::<U32>(), LoadKind::Ordinary),
         }
     }
@@ -356,7 +360,10 @@ impl<'a> Columns<'a> {
     /// The fragment of B of the sums of the 16 sixteens, in f16.
     pub(super) fn sums(&self, b: &mut Builder, eight: usize) -> [Val<U32>; 2] {
         match self.eights[eight] {
-            Eight::Global { sums, .. } => b.ld_vector(sums.cast::<U32>(), LoadKind::Constant),
+            Eight::Global { sums, .. } => {
+                let kind = dependent::kind(b);
+                b.ld_vector(sums.cast::<U32>(), kind)
+            }
             Eight::Shared { sums, .. } => b.ld_vector(sums.cast::<U32>(), LoadKind::Ordinary),
         }
     }
@@ -364,7 +371,10 @@ impl<'a> Columns<'a> {
     /// The scales of the lane's two columns, of all 256.
     pub(super) fn scales(&self, b: &mut Builder, eight: usize) -> [Val<F32>; 2] {
         match self.eights[eight] {
-            Eight::Global { scales, .. } => b.ld_vector(scales.cast::<F32>(), LoadKind::Constant),
+            Eight::Global { scales, .. } => {
+                let kind = dependent::kind(b);
+                b.ld_vector(scales.cast::<F32>(), kind)
+            }
             Eight::Shared { scales, .. } => b.ld_vector(scales.cast::<F32>(), LoadKind::Ordinary),
         }
     }
@@ -373,7 +383,10 @@ impl<'a> Columns<'a> {
     fn scales_of_blocks(&self, b: &mut Builder, eight: usize, two: Two) -> [[Val<F32>; 2]; 2] {
         let place = two.times(64);
         match self.eights[eight] {
-            Eight::Global { scales, .. } => place.load_two(b, scales.cast::<F32>(), LoadKind::Constant),
+            Eight::Global { scales, .. } => {
+                let kind = dependent::kind(b);
+                place.load_two(b, scales.cast::<F32>(), kind)
+            }
             Eight::Shared { scales, .. } => place.load_two(b, scales.cast::<F32>(), LoadKind::Ordinary),
         }
     }

@@ -1,10 +1,11 @@
 use super::gemm::rounded;
 use super::{Attention, Kernel};
 use crate::blocks::attention::Heads;
+use crate::blocks::dependent;
 use crate::blocks::kv::Cache;
 use crate::blocks::leader;
 use crate::blocks::mma_attention::{self, Batch, Positions, batch_zeros};
-use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U32, U64};
+use crate::ptx::{Builder, Compare, F32, Global, Size, U32, U64};
 use kiln_shape::units::batch_rounds;
 use kiln_shape::{KvType, ModelShape, Numerics, Units, WeightType};
 
@@ -56,7 +57,8 @@ impl Kernel for AttentionBatch {
 
         let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
         let (kv_head, block, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
-        let length = b.ld(length_at, LoadKind::Constant);
+        let kind = dependent::wait(b);
+        let length = b.ld(length_at, kind);
         // A length near 2^32 has no columns behind it.
         let behind = b.sub::<U32>(columns, 1);
         let room = b.sub::<U32>(capacity, behind);

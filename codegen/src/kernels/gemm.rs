@@ -2,11 +2,12 @@ use super::Kernel;
 use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::products::Chosen;
 use crate::blocks::begun::{Begun, LOOKS};
+use crate::blocks::dependent;
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS, of_thread};
 use crate::blocks::next_columns::{Next, Written};
 use crate::blocks::rounded_columns::Rounded;
 use crate::blocks::tensor::Tensor;
-use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, Global, U8, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
@@ -55,7 +56,8 @@ impl Gemm {
             let is_there = b.setp_lt(column, operands.columns);
             let factor = b.min::<U32>(column, last);
             let factor = b.index(operands.inverse, factor);
-            let factor = b.ld(factor, LoadKind::Constant);
+            let kind = dependent::kind(b);
+            let factor = b.ld(factor, kind);
             let scaled = b.mul(*sum, factor);
             let place = results.of(b, column);
             let there = b.and_pred(is_there, writes);
@@ -188,6 +190,7 @@ impl Kernel for Gemm {
         let gates = (0..self.eights).map(|_| b.var(0.0)).collect();
         let operands = Operands { table, inverse, y, columns, rows, first_row, first_eight, gates };
         let tiles = Tiles::new(b, &self.types, self.eights);
+        dependent::wait(b);
         b.for_range(0, chosen.matrices, 1, |b, number| {
             let (from, to) = chosen.rows_of(b, &self.shape, number);
             let (above, below) = (b.setp_ge(first_row, from), b.setp_lt(first_row, to));

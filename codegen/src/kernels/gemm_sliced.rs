@@ -3,8 +3,9 @@ use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::gemm::Launched;
 use super::products::Chosen;
 use super::tiles::{OfTile, Operands, TiledPhase, Tiles};
+use crate::blocks::dependent;
 use crate::blocks::gemm_sliced::{Cut, Product, Tile};
-use crate::ptx::{Builder, LoadKind, U32, Val};
+use crate::ptx::{Builder, U32, Val};
 use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS};
 use kiln_shape::sliced::{OF_WARP, WARPS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
@@ -79,7 +80,8 @@ impl GemmSliced {
             let inverses = columns.map(|column| {
                 let column = b.min::<U32>(column, last);
                 let at = b.index(operands.inverse, column);
-                b.ld(at, LoadKind::Constant)
+                let kind = dependent::kind(b);
+                b.ld(at, kind)
             });
             let columns = columns.map(|column| (results.of(b, column), b.setp_lt(column, operands.columns)));
             let first = b.shl::<U32>(two, 1);

@@ -4,9 +4,10 @@ use super::gemm::Launched;
 use super::products::Chosen;
 use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles};
 use crate::blocks::begun::{Begun, LOOKS};
+use crate::blocks::dependent;
 use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::tensor::by_type;
-use crate::ptx::{Builder, F32, LoadKind, U32, Val, Var};
+use crate::ptx::{Builder, F32, U32, Val, Var};
 use kiln_shape::columns::{COLUMNS, tile_rows};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
@@ -112,7 +113,8 @@ impl GemmTile {
                 let inverses = columns.map(|column| {
                     let column = b.min::<U32>(column, last);
                     let at = b.index(operands.inverse, column);
-                    b.ld(at, LoadKind::Constant)
+                    let kind = dependent::kind(b);
+                    b.ld(at, kind)
                 });
                 let columns = columns.map(|column| (results.of(b, column), b.setp_lt(column, operands.columns)));
                 let scaled = sixteens.iter().map(|of| of[number as usize]);

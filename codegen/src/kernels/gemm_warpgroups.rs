@@ -4,6 +4,7 @@ use super::gemm::Launched;
 use super::products::Chosen;
 use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles};
 use crate::blocks::begun::{Begun, LOOKS};
+use crate::blocks::dependent;
 use crate::blocks::gemm_tile::{self, Sums};
 use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS, own_row};
 use crate::blocks::tensor::by_type;
@@ -185,7 +186,8 @@ fn note_inverses(b: &mut Builder, launched: &Launched, group: Val<U32>, to: Shar
         let column = b.mad::<U32>(group, EIGHTS * COLUMNS, tid);
         let column = b.min::<U32>(column, last);
         let at = b.index(launched.inverse, column);
-        let factor = b.ld(at, LoadKind::Constant);
+        let kind = dependent::kind(b);
+        let factor = b.ld(at, kind);
         let to = b.index(to, tid);
         b.st(to, factor);
     });

@@ -1,4 +1,5 @@
 use super::Kernel;
+use crate::blocks::dependent;
 use crate::blocks::quantise_columns::{self, Gamma};
 use crate::ptx::{Builder, F32, Global, U8, U32};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
@@ -55,6 +56,7 @@ impl Kernel for Quantise {
             to: b.param::<Global<U8>>("to"),        // [columns, k] rounded: see `kiln_shape::columns`
             inverse: b.param::<Global<F32>>("inverse"), // [columns]: what their products are multiplied with
         };
+        dependent::wait(b);
         quantise_columns::column(b, &self.types, self.most, &operands);
     }
 }

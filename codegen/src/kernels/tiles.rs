@@ -9,6 +9,7 @@
 
 use super::gemm::Launched;
 use super::products::Chosen;
+use crate::blocks::dependent;
 use crate::blocks::gemm_tile::Matrices;
 use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::{Tensor, map_from_table};
@@ -131,6 +132,7 @@ impl Tiles {
             self.note_share(b, &phase);
         });
         b.bar_sync(); // the share is noted
+        dependent::wait(b);
         let (_, count) = self.share(b);
         b.for_range(0, count, 1, |b, before| {
             b.bar_sync(); // nothing of the pieces before is in use

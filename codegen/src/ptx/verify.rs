@@ -105,7 +105,10 @@ fn chain(body: &[Node]) -> std::result::Result<(), (String, Source)> {
     let mut early = None;
     ir::instructions(&body[..at], &mut |inst| {
         let row = inst.op.row();
-        let writes = row.effect == Effect::Stores && row.results.iter().chain(row.operands.iter()).any(is_of_device);
+        // A copy to shared memory reads device memory.
+        let copies = row.results.iter().any(|slot| matches!(slot, Slot::Address(StateSpace::Shared, _)));
+        let stores = row.effect == Effect::Stores && !copies;
+        let writes = stores && row.results.iter().chain(row.operands.iter()).any(is_of_device);
         if writes || is_settled(inst) || inst.op == Op::Exit {
             early.get_or_insert(inst);
         }

@@ -151,13 +151,15 @@ type OfTile = (&'static str, WeightType, &'static [(u32, f64)]);
 
 /// Tiles of many columns: instructions of a warp for each `m16n8k32`, by kernel, type and target. Within 2 % of those
 /// recorded.
-const TILES: [OfTile; 12] = [
+const TILES: [OfTile; 14] = [
     ("gemm_8", Q4_K, &[(80, 29.6), (89, 29.6), (90, 30.1)]),
     ("gemm_8", Q6_K, &[(80, 44.0), (89, 44.0), (90, 44.3)]),
     ("gemm_16", Q4_K, &[(75, 22.6), (80, 20.8), (89, 20.8), (90, 20.9)]),
     ("gemm_16", Q6_K, &[(75, 30.6), (80, 29.8), (89, 29.8), (90, 29.9)]),
     ("gemm_sliced", Q4_K, &[(80, 11.5), (89, 11.1), (90, 11.1)]),
     ("gemm_sliced", Q6_K, &[(80, 16.9), (89, 16.6), (90, 16.8)]),
+    ("gemm_sliced_2", Q4_K, &[(80, 13.5), (89, 13.5), (90, 13.8)]),
+    ("gemm_sliced_2", Q6_K, &[(80, 20.9), (89, 20.9), (90, 20.9)]),
     ("gemm_tile", Q4_K, &[(75, 16.2)]),
     ("gemm_tile", Q6_K, &[(75, 23.8)]),
     ("gemm_tile_128", Q4_K, &[(80, 10.3), (89, 10.3), (90, 10.3)]),

@@ -13,6 +13,7 @@
 use super::chunk::{Place, SCORES, Weights, of_lane, two_halves};
 use super::{FAST_CHUNK, ROWS};
 use crate::blocks::attention::Heads;
+use crate::blocks::dependent;
 use crate::blocks::kv::{Cache, Half};
 use crate::blocks::rounded_columns::{self as columns, Rounded, WORDS};
 use crate::blocks::running::{Joined, Sums, quotient};
@@ -282,8 +283,9 @@ impl Batch {
         };
         let q = own(b, of.q, of.q_apart);
         let q = b.byte_index(q, member, 32);
+        let kind = dependent::kind(b);
         let quads: Vec<[[Val<F32>; 4]; 2]> =
-            (0..head_dim / 32).map(|i| [0, 4].map(|at| b.ld_vector(q.at(32 * i + at), LoadKind::Constant))).collect();
+            (0..head_dim / 32).map(|i| [0, 4].map(|at| b.ld_vector(q.at(32 * i + at), kind))).collect();
         let query = quads
             .into_iter()
             .map(|quads| {
