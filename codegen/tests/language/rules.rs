@@ -194,11 +194,12 @@ fn a_kernel_of_a_programmatic_chain_waits_before_it_writes_or_ends() {
         b.st(y, value);
     });
     assert!(error.contains("ld.global.u32 without a griddepcontrol.wait"), "{error}");
-    // Loads and shared memory are free, and so is the order of the two.
+    // Loads, shared memory and copies to it are free, and so is the order of the two.
     let fine = |b: &mut Builder| {
         let (x, y) = (b.param::<Global<U32>>("x"), b.param::<Global<U32>>("y"));
-        let tile = b.shared::<U32>("tile", 1);
+        let (tile, copied) = (b.shared::<U32>("tile", 1), b.shared::<U32>("copied", 4));
         b.griddepcontrol_launch_dependents();
+        b.cp_async(copied, x, 16u32);
         let weight = b.ld(x, LoadKind::Constant);
         b.st(tile, weight);
         b.griddepcontrol_wait();
