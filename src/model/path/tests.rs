@@ -12,6 +12,8 @@ use crate::shape::mailbox::item::STOP_IDS_MAX;
 use kiln_emulator::{Checks, DeviceConfig};
 
 const PROMPT: &[u32] = &[120, 7, 300];
+/// One that the persistent path reads by a batch in fast numerics.
+const LONGER: &[u32] = &[120, 7, 300, 41, 5, 9, 77, 2, 640, 13];
 
 /// The demo model on a device of three blocks, to be quick.
 pub(in crate::model) fn model() -> Model {
@@ -39,9 +41,14 @@ pub(in crate::model) fn stream_path(model: &Model, numerics: Numerics) -> Stream
     StreamPath::new(stream, model.inner.stream_kernels(numerics).expect("kernels"), numerics)
 }
 
-/// The tokens of an item behind [`PROMPT`], and its end.
-fn run(path: &mut dyn Path, model: &Model, sequence: &mut Sequence, stop_ids: &[u32]) -> (Vec<u32>, End) {
-    let item = Item { ids: PROMPT, position: 0, max_new: 4, stop_ids, choice: PLAIN };
+/// The tokens of an item behind a prompt, and its end.
+fn run(
+    path: &mut dyn Path,
+    model: &Model,
+    sequence: &mut Sequence,
+    (ids, stop_ids): (&[u32], &[u32]),
+) -> (Vec<u32>, End) {
+    let item = Item { ids, position: 0, max_new: 4, stop_ids, choice: PLAIN };
     path.begin(&model.inner, sequence, &item).expect("it begins");
     let mut tokens = Vec::new();
     loop {
@@ -52,18 +59,18 @@ fn run(path: &mut dyn Path, model: &Model, sequence: &mut Sequence, stop_ids: &[
     }
 }
 
-fn each_stop_id_ends_an_item(path: &mut dyn Path, model: &Model) {
+fn each_stop_id_ends_an_item(path: &mut dyn Path, model: &Model, prompt: &[u32]) {
     let mut sequence = Sequence::new(&model.inner, KvType::F16, 32).expect("a sequence");
-    let (all, end) = run(path, model, &mut sequence, &[]);
+    let (all, end) = run(path, model, &mut sequence, (prompt, &[]));
     assert_eq!((all.len(), end), (4, End::Length));
     let place = (1..all.len()).find(|place| !all[..*place].contains(&all[*place])).expect("a new token");
     let others = |count: u32| (0..).filter(|id| !all.contains(id)).take(count as usize);
     let last = STOP_IDS_MAX - 1;
-    for (before, behind) in [(0, 2), (1, 1), (2, 0), (last, 0)] {
+    for (before, behind, place) in [(0, 2, place), (1, 1, place), (2, 0, place), (last, 0, place), (1, 1, 0)] {
         let mut stop_ids: Vec<u32> = others(before + behind).collect();
         stop_ids.insert(before as usize, all[place]);
         let expected = (all[..=place].to_vec(), End::StopId(all[place]));
-        let found = run(path, model, &mut sequence, &stop_ids);
+        let found = run(path, model, &mut sequence, (prompt, &stop_ids));
         assert_eq!(found, expected, "{} after {before} others and before {behind}", path.name());
     }
 }
@@ -71,21 +78,23 @@ fn each_stop_id_ends_an_item(path: &mut dyn Path, model: &Model) {
 #[test]
 fn each_of_several_stop_ids_ends_an_item_on_the_stream_path() {
     let model = model();
-    each_stop_id_ends_an_item(&mut stream_path(&model, Numerics::Exact), &model);
+    each_stop_id_ends_an_item(&mut stream_path(&model, Numerics::Exact), &model, PROMPT);
 }
 
 #[test]
 fn each_of_several_stop_ids_ends_an_item_on_the_graph_path() {
     let model = model();
-    each_stop_id_ends_an_item(&mut stream_path(&model, Numerics::Exact).with_graphs(), &model);
+    each_stop_id_ends_an_item(&mut stream_path(&model, Numerics::Exact).with_graphs(), &model, PROMPT);
 }
 
 #[test]
 fn each_of_several_stop_ids_ends_an_item_on_the_persistent_path() {
     let model = model();
-    let key = Key { numerics: Numerics::Exact, kv: KvType::F16, blocks: None, events: None };
-    let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
-    each_stop_id_ends_an_item(&mut PersistentPath::new(decoder), &model);
+    for (numerics, prompt) in [(Numerics::Exact, PROMPT), (Numerics::Fast, LONGER)] {
+        let key = Key { numerics, kv: KvType::F16, blocks: None, events: None };
+        let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
+        each_stop_id_ends_an_item(&mut PersistentPath::new(decoder), &model, prompt);
+    }
 }
 
 #[test]
