@@ -516,8 +516,8 @@ impl Bake {
                     modules.extend(emitted);
                 }
             }
-            // Their text for the first target from sm_80 on is that of all later ones, but for a model that is not small of those
-            // whose launches begin early; sm_75 has its own.
+            // Their text for the first target from sm_80 on is that of all later ones, and sm_75 has its own. From sm_90 on
+            // launches may begin early: a model that is not small has a text that does.
             let begins_early = |target: &Target| target.sm() >= 90 && shape.hidden >= DOUBLE_TILES_FROM;
             let (early, late): (Vec<Target>, Vec<Target>) = targets.iter().partition(|target| target.sm() < 80);
             let (chained, late): (Vec<Target>, Vec<Target>) = late.into_iter().partition(begins_early);

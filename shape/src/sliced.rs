@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(of(1, 2 * 25_472 + 8191), None);
         for (row_warps, room) in [(1, 98), (2, 98), (3, 162), (12, 226)].map(|(warps, room)| (warps, room << 10)) {
             let Some(cut) = of(row_warps, room) else { continue };
-            assert!(cut.bytes(Q6_K) <= room && cut.row_warps * cut.slices <= WARPS, "{cut:?}");
+            assert!(cut.bytes(Q6_K) <= room && cut.row_warps * cut.parts * cut.slices <= WARPS, "{cut:?}");
         }
     }
 }

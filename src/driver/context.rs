@@ -1,6 +1,6 @@
 //! The primary context of a device, and the calls that may wait for the whole device.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::library::Driver;
@@ -76,6 +76,12 @@ pub struct ModuleLoads {
     pub time: Duration,
 }
 
+/// Who keeps device memory for later that others may need meanwhile.
+pub(crate) trait Keeper: Send + Sync {
+    /// Frees it; whether there was any.
+    fn give_up(&self) -> bool;
+}
+
 /// A share of a primary context. Everything made in it holds one, so it outlives them.
 pub(crate) struct Context {
     pub(crate) driver: Driver,
@@ -86,6 +92,7 @@ pub(crate) struct Context {
     loads: Mutex<ModuleLoads>,
     gate: Gate,
     turns: Turns,
+    keepers: Mutex<Vec<Weak<dyn Keeper>>>,
 }
 
 // SAFETY: a context may be current in any number of threads; the driver locks what it must.
@@ -115,6 +122,7 @@ impl Context {
             loads: Mutex::default(),
             gate: Gate::default(),
             turns: Turns::default(),
+            keepers: Mutex::default(),
         }))
     }
 
@@ -186,11 +194,30 @@ impl Context {
         self.turns.leave(stream);
     }
 
+    /// Takes note of who keeps memory, to be asked for it where it lacks.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn add_keeper(&self, keeper: Weak<dyn Keeper>) {
+        let mut keepers = self.keepers.lock().unwrap_or_else(PoisonError::into_inner);
+        keepers.retain(|known| known.strong_count() > 0);
+        keepers.push(keeper);
+    }
+
+    /// Has everything freed that is only kept for later; whether there was any.
+    fn give_up(&self) -> bool {
+        let keepers = self.keepers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        keepers.iter().filter_map(Weak::upgrade).fold(false, |any, keeper| keeper.give_up() || any)
+    }
+
     /// Allocates `bytes` of device memory, more than 0.
     pub(crate) fn allocate(&self, what: &'static str, bytes: usize) -> Result<CUdeviceptr> {
         let _quiet = self.quiesce()?;
         // SAFETY: the context is current.
-        unsafe { self.driver.api().memory_allocate(bytes) }.map_err(|error| self.explain(what, bytes, error))
+        let allocate = || unsafe { self.driver.api().memory_allocate(bytes) };
+        let made = match allocate() {
+            Err(error) if error.code() == Some(sys::CUDA_ERROR_OUT_OF_MEMORY) && self.give_up() => allocate(),
+            made => made,
+        };
+        made.map_err(|error| self.explain(what, bytes, error))
     }
 
     /// Allocates `bytes` of page-locked host memory, more than 0, mapped and zeroed.
@@ -224,6 +251,13 @@ impl Context {
             return Ok(());
         }
         Err(Error::WrongDevice { what, found: other.ordinal, expected: self.ordinal })
+    }
+
+    /// Free and total bytes, once what is only kept for later is freed where so many are needed.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn memory_for(&self, needed: u64) -> Result<(u64, u64)> {
+        let found = self.memory_info()?;
+        if needed > found.0 && self.give_up() { self.memory_info() } else { Ok(found) }
     }
 
     /// Free and total bytes.

@@ -79,6 +79,8 @@ mod tensor;
 mod tensor_map;
 
 pub use api::Api;
+#[cfg(feature = "gguf")]
+pub(crate) use context::Keeper;
 pub use context::{Limits, ModuleLoads};
 pub use device::Device;
 pub use event::Event;

@@ -7,20 +7,26 @@ use super::sequence::Sequence;
 use super::token::{Head, Of};
 use super::{Inner, Numerics};
 use crate::Result;
-use crate::driver::{Event, Stream};
+use crate::driver::{Event, Keeper, Stream};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Pieces of a prompt, a token or a layer of several, that are enqueued ahead of the one being run.
 const AHEAD: usize = 2;
 
-/// What the last prompt took that had the most room. The next one takes it: allocating it anew would cost a millisecond.
-#[derive(Clone, Default)]
-pub(crate) struct Spare(Arc<Mutex<Option<Columns>>>);
+/// What a prompt took that has run, until the next one takes it or memory lacks for something else.
+#[derive(Default)]
+pub(crate) struct Spare(Mutex<Option<Columns>>);
+
+impl Keeper for Spare {
+    fn give_up(&self) -> bool {
+        self.take().is_some()
+    }
+}
 
 impl Spare {
     /// What is there.
-    pub(crate) fn take(&self) -> Option<Columns> {
+    fn take(&self) -> Option<Columns> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -41,7 +47,7 @@ pub(crate) struct Batches {
     /// From the first batch of a prompt until it has run.
     columns: Option<Columns>,
     /// Where they come from and go to: the model's.
-    spare: Spare,
+    spare: Arc<Spare>,
     /// Behind the last pieces of a prompt, so that no more of them are under way.
     ahead: VecDeque<Event>,
 }
@@ -54,7 +60,7 @@ impl Drop for Batches {
 
 impl Batches {
     pub(crate) fn new(stream: Stream, numerics: Numerics) -> Batches {
-        Batches { stream, numerics, columns: None, spare: Spare::default(), ahead: VecDeque::new() }
+        Batches { stream, numerics, columns: None, spare: Arc::default(), ahead: VecDeque::new() }
     }
 
     /// What tokens at once take, where some have run.
@@ -88,11 +94,15 @@ impl Batches {
         let fits = self.columns.as_ref().is_some_and(|columns| columns.fits(count));
         if !fits && let Some(kernels) = model.column_kernels(self.numerics)? {
             self.spare = model.spare.clone();
-            self.columns = self.spare.take().filter(|columns| columns.fits(count));
-            if self.columns.is_none() {
-                // What is resident parks once for all that is allocated. The memory of a shorter prompt is free by now.
-                let _quiet = model.device.context().quiesce()?;
-                self.columns = Some(Columns::new(model, kernels, count)?);
+            match self.spare.take() {
+                Some(columns) if columns.fits(count) => self.columns = Some(columns),
+                shorter => {
+                    // What is resident parks once for all that is freed and allocated.
+                    let _quiet = model.device.context().quiesce()?;
+                    // The memory of shorter prompts is free before that of a longer one is taken.
+                    (self.columns, _) = (None, drop(shorter));
+                    self.columns = Some(Columns::new(model, kernels, count)?);
+                }
             }
         }
         Ok(self.columns.is_some())
@@ -100,8 +110,14 @@ impl Batches {
 
     /// Gives up what a prompt took that has run: the next one takes it, of whichever session.
     pub(crate) fn release(&mut self) {
-        // What is not kept is freed here, no lock held.
-        drop(self.columns.take().and_then(|columns| self.spare.keep(columns)));
+        let Some(mut columns) = self.columns.take() else { return };
+        // Few prompts want logits behind each of their tokens.
+        let freed = (columns.logits.take(), self.spare.keep(columns));
+        if freed.0.is_some() || freed.1.is_some() {
+            // What is resident parks once for all of it.
+            let _quiet = self.stream.inner.context.quiesce();
+            drop(freed);
+        }
     }
 
     /// Runs `count` tokens from `position` on through the layers, several at once.

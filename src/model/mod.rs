@@ -46,7 +46,6 @@ use crate::baked::BakedModel;
 use crate::driver::Device;
 use crate::shape::{Gguf, ModelShape};
 pub use crate::shape::{KvType, Numerics};
-use batches::Spare;
 use kernels::{ColumnKernels, HeadKernels, Kernels, Persistent};
 use once_cell::sync::OnceCell;
 use rotary::Rotary;
@@ -69,7 +68,8 @@ pub(crate) struct Inner {
     fast: Loaded,
     rotary: Mutex<Option<Arc<Rotary>>>,
     decoders: Mutex<Vec<(persistent::Key, Weak<persistent::Decoder>)>>,
-    spare: Spare,
+    /// What the next prompt takes.
+    spare: Arc<batches::Spare>,
 }
 
 /// A model's kernels in one numerics, each loaded by the first session that takes it.
@@ -170,8 +170,10 @@ impl Model {
             fast: Loaded::default(),
             rotary: Mutex::default(),
             decoders: Mutex::default(),
-            spare: Spare::default(),
+            spare: Arc::default(),
         };
+        let keeper: Weak<batches::Spare> = Arc::downgrade(&inner.spare);
+        device.context().add_keeper(keeper);
         Ok(Model { inner: Arc::new(inner) })
     }
 

@@ -110,8 +110,6 @@ impl Sequence {
                 Ok(chunk) => fresh.push(Arc::new(chunk)),
                 // What was only wanted may be missing.
                 Err(_) if have + fresh.len() >= needed => break,
-                // What prompts took is kept for the next one only where nothing else needs it.
-                Err(Error::OutOfMemory { .. }) if model.spare.take().is_some() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -285,7 +283,7 @@ pub(crate) fn bytes(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
 pub(crate) fn check_memory(device: &Device, shape: &ModelShape, kv: KvType) -> Result<()> {
     // The cache grows by need; what must be there is the first chunk.
     let need = bytes(shape, kv, KV_CHUNK);
-    let (free, total) = device.memory_info()?;
+    let (free, total) = device.context().memory_for(need)?;
     if need > free {
         return Err(Error::OutOfMemory { what: "a session", needed: need, free, total });
     }

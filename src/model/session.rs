@@ -110,14 +110,6 @@ pub struct Session {
 
 impl Session {
     pub(super) fn new(model: &Model, options: SessionOptions) -> Result<Session> {
-        match Session::make(model, options) {
-            // What prompts took is kept for the next one only where nothing else needs it.
-            Err(Error::OutOfMemory { .. }) if model.inner.spare.take().is_some() => Session::make(model, options),
-            made => made,
-        }
-    }
-
-    fn make(model: &Model, options: SessionOptions) -> Result<Session> {
         // What is resident parks once for all that is allocated.
         let _quiet = model.inner.device.context().quiesce()?;
         let capacity = check(model, options)?;

@@ -168,6 +168,7 @@ impl Path for StreamPath {
     }
 
     fn stop(&mut self) -> Result<()> {
+        self.batches.release();
         self.item = None;
         Ok(())
     }

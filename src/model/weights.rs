@@ -135,7 +135,7 @@ pub(super) fn memory_need(file: &ModelFile) -> Result<MemoryNeed> {
 /// Refuses a model that would take more memory than is free.
 pub(super) fn check_memory(device: &Device, file: &ModelFile) -> Result<()> {
     let need = memory_need(file)?.total();
-    let (free, total) = device.memory_info()?;
+    let (free, total) = device.context().memory_for(need)?;
     if need > free {
         return Err(Error::OutOfMemory {
             what: "the model's weights, its tensor table and staging",

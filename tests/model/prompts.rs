@@ -6,6 +6,7 @@ use crate::presets::Cut;
 use crate::random::Random;
 use crate::synth_model::{Mix, SynthModel};
 use crate::{bake, common};
+use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
 use kiln::{Error, Model};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
@@ -212,7 +213,7 @@ fn the_next_prompt_takes_the_memory_of_the_one_before() {
     // A session has chunks of a cache besides.
     const CHUNKS: usize = 2;
     for path in [PathChoice::Stream, PathChoice::Persistent] {
-        let model = quick();
+        let model = tiny(DeviceConfig { memory_bytes: 256 << 20, ..few() });
         let [mut first, mut second, mut third] = [(); 3].map(|()| session(&model, path));
         assert!(allocations(&mut first, 40) > 10 + CHUNKS, "{path:?}");
         assert!(allocations(&mut second, 40) <= CHUNKS, "{path:?}: the first is still there, and needs it no more");
@@ -220,6 +221,10 @@ fn the_next_prompt_takes_the_memory_of_the_one_before() {
         drop(third);
         first.truncate(0);
         assert!(allocations(&mut first, 200) <= CHUNKS, "{path:?}");
+        let free = model.device().memory_info().expect("memory").0;
+        DeviceBuffer::<u8>::uninitialized(model.device(), free as usize + 1).expect("what is kept is given up for it");
+        first.truncate(0);
+        assert!(allocations(&mut first, 200) > 10, "{path:?}: nothing was left");
     }
 }
 

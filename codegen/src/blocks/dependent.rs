@@ -18,12 +18,7 @@ pub(crate) fn wait(b: &mut Builder) -> LoadKind {
         b.griddepcontrol_launch_dependents();
         b.griddepcontrol_wait();
     }
-    kind(b)
-}
-
-/// The kind of loads by which what earlier launches wrote can be read behind [`wait`].
-pub(crate) fn kind(b: &mut Builder) -> LoadKind {
-    if b.begins_early() { LoadKind::Settled } else { LoadKind::Constant }
+    b.kind_of_earlier()
 }
 
 /// Asks the L2 cache for the first of `bytes` bytes of weights at address `from`, by one lane of each warp, where `there`

@@ -4,7 +4,6 @@
 //! Each warp copies its next records to its own shared memory while it works on those before. The value of a super-block
 //! and the order of additions are those of `fast`: so a column has the bits that it has alone.
 
-use super::dependent;
 use super::rounded_columns;
 use super::tensor::Tensor;
 use crate::formats::{Columns, Mma, OfPlane, Rows, ScaleGroup, format, mma};
@@ -179,7 +178,7 @@ impl Tiles {
         let later = (0..self.eights).map(|number| {
             let before = b.mul::<U32>(at[1], number);
             let eight = b.byte_index(own, before, PLANES * PLANE_BYTES);
-            let kind = dependent::kind(b);
+            let kind = b.kind_of_earlier();
             b.ld_vector(mma::later(eight), kind)
         });
         let later: Vec<[Val<U32>; 4]> = later.collect();

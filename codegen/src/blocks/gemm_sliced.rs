@@ -187,7 +187,7 @@ impl Tile {
         let has_slice = b.setp_lt(slice, slices);
         let before = b.mul::<U32>(slice, of_slice);
         let number = b.sub::<U32>(warp, before);
-        // Of few rows the parts' warps stand side by side.
+        // Warps with the same rows have neighbouring numbers.
         let own = Own { number, rows: b.div::<U32>(number, self.parts), part: b.and::<U32>(number, self.parts - 1) };
         let each_type = |b: &mut Builder, body: &dyn Fn(&mut Builder, &Copies<'_>, Mma)| {
             b.if_(has_slice, |b| {
@@ -205,9 +205,11 @@ impl Tile {
                 }
             });
         };
-        // Weights are there before the launch that leaves the columns ends.
-        each_type(b, &|b, copies, _| self.each_first(b, slice, |b, stage| copies.rows(b, stage, stage)));
-        dependent::wait(b);
+        // Weights are on their way before the launch that leaves the columns ends.
+        if b.begins_early() {
+            each_type(b, &|b, copies, _| self.each_first(b, slice, |b, stage| copies.rows(b, stage, stage)));
+            dependent::wait(b);
+        }
         each_type(b, &|b, copies, mma| self.slice(b, slice, copies, mma));
     }
 
@@ -224,7 +226,13 @@ impl Tile {
     fn slice(&self, b: &mut Builder, slice: Val<U32>, copies: &Copies<'_>, mma: Mma) {
         let Cut { slices, stages, .. } = self.cut;
         let Copies { source, own, ty, .. } = copies;
-        self.each_first(b, slice, |b, stage| copies.columns(b, stage, stage));
+        let has_rows = b.begins_early();
+        self.each_first(b, slice, |b, stage| {
+            if !has_rows {
+                copies.rows(b, stage, stage);
+            }
+            copies.columns(b, stage, stage);
+        });
         let lane = b.lane();
         // The first slice's first turn is there from the beginning.
         let is_first = b.setp_eq(slice, 0);

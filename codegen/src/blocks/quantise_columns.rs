@@ -1,7 +1,6 @@
 //! A column of activations rounded to bytes in device memory, by a block: staged as every product stages its vector, then
 //! copied in the order that tensor cores read it in.
 
-use super::dependent;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use super::tensor::vector_from_table;
 use crate::formats::{Form, form, mma};
@@ -64,7 +63,7 @@ pub(crate) fn column(b: &mut Builder, types: &[WeightType], most: u32, operands:
     // A column that is not there ends before it begins.
     let left = Some(b.selp::<U32>(k, 0, is_there));
     let wanted = operands.wanted.map_or(Wanted::All, Wanted::OfTypes);
-    let kind = dependent::kind(b);
+    let kind = b.kind_of_earlier();
     let asked = staged.ask(b, &Source { x, gamma, left, kind, handed: None }, super_blocks);
     staged.fill(b, &asked, wanted);
     b.bar_sync(); // the column is staged

@@ -7,7 +7,6 @@
 
 use super::int8::LAST_WORDS;
 use super::{ScaleGroup, StagedPlane};
-use crate::blocks::dependent;
 use crate::matrix;
 use crate::ptx::{
     AtomicOp, Builder, Element, F16, F32, Global, LoadKind, Pred, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val,
@@ -350,7 +349,7 @@ impl<'a> Columns<'a> {
         let place = two.times(self.apart);
         match self.eights[eight] {
             Eight::Global { fragments, .. } => {
-                let kind = dependent::kind(b);
+                let kind = b.kind_of_earlier();
                 place.load_two(b, fragments.cast::<U32>(), kind)
             }
             Eight::Shared { fragments, .. } => place.load_two(b, fragments.cast::<U32>(), LoadKind::Ordinary),
@@ -361,7 +360,7 @@ impl<'a> Columns<'a> {
     pub(super) fn sums(&self, b: &mut Builder, eight: usize) -> [Val<U32>; 2] {
         match self.eights[eight] {
             Eight::Global { sums, .. } => {
-                let kind = dependent::kind(b);
+                let kind = b.kind_of_earlier();
                 b.ld_vector(sums.cast::<U32>(), kind)
             }
             Eight::Shared { sums, .. } => b.ld_vector(sums.cast::<U32>(), LoadKind::Ordinary),
@@ -372,7 +371,7 @@ impl<'a> Columns<'a> {
     pub(super) fn scales(&self, b: &mut Builder, eight: usize) -> [Val<F32>; 2] {
         match self.eights[eight] {
             Eight::Global { scales, .. } => {
-                let kind = dependent::kind(b);
+                let kind = b.kind_of_earlier();
                 b.ld_vector(scales.cast::<F32>(), kind)
             }
             Eight::Shared { scales, .. } => b.ld_vector(scales.cast::<F32>(), LoadKind::Ordinary),
@@ -384,7 +383,7 @@ impl<'a> Columns<'a> {
         let place = two.times(64);
         match self.eights[eight] {
             Eight::Global { scales, .. } => {
-                let kind = dependent::kind(b);
+                let kind = b.kind_of_earlier();
                 place.load_two(b, scales.cast::<F32>(), kind)
             }
             Eight::Shared { scales, .. } => place.load_two(b, scales.cast::<F32>(), LoadKind::Ordinary),

@@ -56,7 +56,7 @@ impl Gemm {
             let is_there = b.setp_lt(column, operands.columns);
             let factor = b.min::<U32>(column, last);
             let factor = b.index(operands.inverse, factor);
-            let kind = dependent::kind(b);
+            let kind = b.kind_of_earlier();
             let factor = b.ld(factor, kind);
             let scaled = b.mul(*sum, factor);
             let place = results.of(b, column);

@@ -3,7 +3,6 @@ use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::gemm::Launched;
 use super::products::Chosen;
 use super::tiles::{OfTile, Operands, TiledPhase, Tiles};
-use crate::blocks::dependent;
 use crate::blocks::gemm_sliced::{Cut, Product, Tile};
 use crate::ptx::{Builder, U32, Val};
 use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS};
@@ -80,7 +79,7 @@ impl GemmSliced {
             let inverses = columns.map(|column| {
                 let column = b.min::<U32>(column, last);
                 let at = b.index(operands.inverse, column);
-                let kind = dependent::kind(b);
+                let kind = b.kind_of_earlier();
                 b.ld(at, kind)
             });
             let columns = columns.map(|column| (results.of(b, column), b.setp_lt(column, operands.columns)));

@@ -4,7 +4,6 @@ use super::gemm::Launched;
 use super::products::Chosen;
 use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles};
 use crate::blocks::begun::{Begun, LOOKS};
-use crate::blocks::dependent;
 use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::tensor::by_type;
 use crate::ptx::{Builder, F32, U32, Val, Var};
@@ -113,7 +112,7 @@ impl GemmTile {
                 let inverses = columns.map(|column| {
                     let column = b.min::<U32>(column, last);
                     let at = b.index(operands.inverse, column);
-                    let kind = dependent::kind(b);
+                    let kind = b.kind_of_earlier();
                     b.ld(at, kind)
                 });
                 let columns = columns.map(|column| (results.of(b, column), b.setp_lt(column, operands.columns)));

@@ -4,7 +4,6 @@ use super::gemm::Launched;
 use super::products::Chosen;
 use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles};
 use crate::blocks::begun::{Begun, LOOKS};
-use crate::blocks::dependent;
 use crate::blocks::gemm_tile::{self, Sums};
 use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS, own_row};
 use crate::blocks::tensor::by_type;
@@ -186,7 +185,7 @@ fn note_inverses(b: &mut Builder, launched: &Launched, group: Val<U32>, to: Shar
         let column = b.mad::<U32>(group, EIGHTS * COLUMNS, tid);
         let column = b.min::<U32>(column, last);
         let at = b.index(launched.inverse, column);
-        let kind = dependent::kind(b);
+        let kind = b.kind_of_earlier();
         let factor = b.ld(at, kind);
         let to = b.index(to, tid);
         b.st(to, factor);

@@ -2,7 +2,7 @@
 //! (registers) and `memory` (loads, stores, barriers).
 
 use super::ir::{Arg, Base, Class, Function, Inst, Node, Param, Reg, SharedVar, Source, Uniformity};
-use super::modifiers::Special;
+use super::modifiers::{LoadKind, Special};
 use super::names::is_identifier;
 use super::table::Op;
 use super::types::{
@@ -122,6 +122,12 @@ impl Builder {
     /// ([`Module::of_chain`](super::Module::of_chain)), from sm_90 on.
     pub fn begins_early(&mut self) -> bool {
         self.is_of_chain && self.target().sm() >= 90
+    }
+
+    /// The kind of loads by which what earlier launches wrote can be read, where the kernel begins early behind its wait for
+    /// them.
+    pub fn kind_of_earlier(&mut self) -> LoadKind {
+        if self.begins_early() { LoadKind::Settled } else { LoadKind::Constant }
     }
 
     /// Threads per block; in a role with a barrier of its own, the role's.

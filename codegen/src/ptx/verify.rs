@@ -14,7 +14,8 @@
 //! 8. what is loaded as constant is stored to nowhere in the kernel, or, in shared memory, beyond a barrier;
 //! 9. the target has every instruction;
 //! 10. a kernel of a programmatic chain waits for the launches before it outside branches and loops, and before that it
-//!     writes no device memory, reads none of what they may have written, and ends no thread.
+//!     writes no device memory, loads nothing by the kind that is for what they may have written, and ends no thread. What
+//!     it copies to shared memory is not looked at.
 
 use super::ir::{self, Arg, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
 use super::modifiers::{LoadKind, StateSpace};

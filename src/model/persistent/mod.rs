@@ -240,18 +240,25 @@ impl PersistentPath {
             Some(batches) => batches,
             none => none.insert(Batches::new(model.device.stream()?, numerics)),
         };
-        match batches.make_columns(model, count) {
+        let mut prepare = || {
+            batches.make_columns(model, count)?;
+            let choosing = &mut self.choosing;
+            let mut head = || Ok((model.head_kernels(numerics)?, Choosing::prepare(choosing, model, &item.choice)?));
+            chooses.then(&mut head).transpose()
+        };
+        let head = match prepare() {
             // The decoder needs no memory for it.
-            Err(Error::OutOfMemory { .. }) => return Ok(0),
-            made => made?,
+            Err(Error::OutOfMemory { .. }) => {
+                batches.release();
+                return Ok(0);
+            }
+            prepared => prepared?,
         };
         sequence.write_tokens(item.position, ids)?;
         self.work.other_calls += 1;
         let end = item.position + count;
-        let mut head = None;
         if chooses {
             sequence.seek(end - 1)?;
-            head = Some((model.head_kernels(numerics)?, Choosing::prepare(&mut self.choosing, model, &item.choice)?));
             self.work.other_calls += 2;
         }
         if !batches.run(model, sequence, (item.position, count), &mut self.work)? {
@@ -283,7 +290,11 @@ impl PersistentPath {
         self.decoder.post.check()?;
         let end = item.position + item.ids.len() as u32;
         sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
-        let ran = self.read(model, sequence, item)?;
+        let ran = self.read(model, sequence, item);
+        if ran.is_err() {
+            self.rest();
+        }
+        let ran = ran?;
         let ids = item.ids.get(ran as usize..).unwrap_or_default();
         let Some((token, _)) = self.chosen else {
             if ran > 0 && ids.is_empty() {

@@ -13,7 +13,6 @@
 use super::chunk::{Place, SCORES, Weights, of_lane, two_halves};
 use super::{FAST_CHUNK, ROWS};
 use crate::blocks::attention::Heads;
-use crate::blocks::dependent;
 use crate::blocks::kv::{Cache, Half};
 use crate::blocks::rounded_columns::{self as columns, Rounded, WORDS};
 use crate::blocks::running::{Joined, Sums, quotient};
@@ -283,7 +282,7 @@ impl Batch {
         };
         let q = own(b, of.q, of.q_apart);
         let q = b.byte_index(q, member, 32);
-        let kind = dependent::kind(b);
+        let kind = b.kind_of_earlier();
         let quads: Vec<[[Val<F32>; 4]; 2]> =
             (0..head_dim / 32).map(|i| [0, 4].map(|at| b.ld_vector(q.at(32 * i + at), kind))).collect();
         let query = quads
