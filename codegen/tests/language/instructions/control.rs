@@ -165,6 +165,7 @@ fn of_the_block() -> Vec<Case> {
             "griddepcontrol",
             |b, i| {
                 assert!(!b.begins_early(), "this module is no chain");
+                assert_eq!(b.kind_of_earlier(), LoadKind::Constant);
                 b.griddepcontrol_launch_dependents();
                 let early = b.add(i.x, i.y);
                 b.griddepcontrol_wait();
