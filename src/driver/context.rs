@@ -205,7 +205,7 @@ impl Context {
     /// Has everything freed that is only kept for later; whether there was any.
     fn give_up(&self) -> bool {
         let keepers = self.keepers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        keepers.iter().filter_map(Weak::upgrade).fold(false, |any, keeper| keeper.give_up() || any)
+        keepers.iter().filter_map(Weak::upgrade).filter(|keeper| keeper.give_up()).count() > 0
     }
 
     /// Allocates `bytes` of device memory, more than 0.
