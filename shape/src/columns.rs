@@ -33,6 +33,16 @@ pub const SUMS_OFFSET: u32 = 2096;
 /// Planes of a super-block.
 pub const PLANES: u32 = 2;
 
+/// Bytes of an element of the tensor maps of columns.
+pub const MAP_WORD: u32 = 8;
+/// Such elements of a super-block of an eight.
+pub const MAP_WORDS: u32 = PLANES * PLANE_BYTES / MAP_WORD;
+/// Eights of columns that a box of such a map has.
+pub const BOX_EIGHTS: u32 = 16;
+/// The maps of columns of one length, by the bytes that a box has of each eight: of the first plane of a super-block its
+/// fragments, and what stands beside them.
+pub const BOXES: [u32; 2] = [FRAGMENT_BYTES, BESIDE_BYTES];
+
 /// Eights of columns of a large tile; a double one has two such groups.
 pub const TILE_EIGHTS: u32 = 8;
 

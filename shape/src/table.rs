@@ -20,7 +20,7 @@ pub const MAP_OFFSET: u32 = 24;
 /// many.
 pub const TENSOR_MAP_BYTES: u32 = 128;
 /// The rows of a matrix that a box of its tensor map has, of one super-block each.
-pub const BOX_ROWS: u32 = 8;
+pub const BOX_ROWS: u32 = 64;
 /// Entries before those of the layers.
 pub const MODEL_SLOTS: u32 = 3;
 /// Entries of each layer.

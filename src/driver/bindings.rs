@@ -1,6 +1,7 @@
 // What bindgen makes of cuda.h; made again with `KILN_BINDINGS=generate`.
 
 pub const CU_TENSOR_MAP_DATA_TYPE_UINT8: u32 = 0;
+pub const CU_TENSOR_MAP_DATA_TYPE_UINT64: u32 = 4;
 pub const CU_TENSOR_MAP_INTERLEAVE_NONE: u32 = 0;
 pub const CU_TENSOR_MAP_SWIZZLE_NONE: u32 = 0;
 pub const CU_TENSOR_MAP_L2_PROMOTION_L2_128B: u32 = 2;

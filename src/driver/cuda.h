@@ -42,6 +42,7 @@ typedef struct KILN_ALIGNED(64) CUtensorMap_st {
 
 typedef unsigned int CUtensorMapDataType;
 #define CU_TENSOR_MAP_DATA_TYPE_UINT8 0
+#define CU_TENSOR_MAP_DATA_TYPE_UINT64 4
 typedef unsigned int CUtensorMapInterleave;
 #define CU_TENSOR_MAP_INTERLEAVE_NONE 0
 typedef unsigned int CUtensorMapSwizzle;

@@ -54,6 +54,7 @@ launch! {
         phase: u32,
         of_256: In<'a, u8>,
         of_32: In<'a, u8>,
+        maps: In<'a, u8>,
         inverse: In<'a, f32>,
         columns: u32,
         y: Out<'a, f32>,

@@ -544,7 +544,8 @@ fn a_tensor_map_says_what_a_matrix_needs() {
         (8, (48, 64), (16, 8)),
         (0, (40, 64), (16, 8)),
         (0, (48, 0), (16, 8)),
-        (0, (1 << 32, 1), (16, 8)),
+        (0, ((1 << 32) + 16, 1), (16, 8)),
+        (0, (48, (1 << 32) + 1), (16, 8)),
         (0, (48, 64), (24, 8)),
         (0, (48, 64), (272, 8)),
         (0, (48, 64), (16, 0)),
@@ -556,4 +557,16 @@ fn a_tensor_map_says_what_a_matrix_needs() {
         assert!(matches!(error, Error::InvalidArgument { .. }), "{text}");
         assert!(text.contains("multiples of 16") && text.contains("1 to 256"), "{text}");
     }
+    // A box's row may have 2048 bytes where elements have eight.
+    let words = data.as_ptr().cast::<u64>();
+    let of_words = |of, each| TensorMap::of_rows(&device, words, of, each).map(|_| ());
+    if !common::on_gpu() || TensorMap::is_supported(&device) {
+        of_words((384, 1), (256, 8)).unwrap();
+    }
+    for (of, each) in [((384, 1), (257, 8)), ((383, 1), (256, 8)), ((384, 1), (255, 8)), ((1 << 37, 1), (16, 8))] {
+        assert!(matches!(of_words(of, each), Err(Error::InvalidArgument { .. })), "{of:?}, {each:?}");
+    }
+    let halves = data.as_ptr().cast::<u16>();
+    let found = TensorMap::of_rows(&device, halves, (48, 8), (16, 8)).map(|_| ()).unwrap_err().to_string();
+    assert!(found.contains("elements of 2 bytes"), "{found}");
 }

@@ -1,5 +1,6 @@
 //! Products with several columns at once by tensor cores: each column has the bits that it has alone.
 
+use kiln::driver::TensorMap;
 use kiln_codegen::Kernel;
 use kiln_codegen::kernels::{Gemm, GemmSliced, GemmTile, GemmWarpgroups, Phase, Products, Quantise};
 use kiln_shape::TensorRole::{self, *};
@@ -213,6 +214,17 @@ impl Case {
             ];
             quantise.run([padded, 1, 1], &args);
         }
+        let maps = match tile.is_of_warpgroups() {
+            true => {
+                let row = u64::from(self.k as u32 / 256 * columns::MAP_WORDS);
+                let of = |bytes: u32| {
+                    let (size, each) = ((row, u64::from(padded / 8)), (bytes / columns::MAP_WORD, columns::BOX_EIGHTS));
+                    TensorMap::of_rows::<u64>(&gpu.device, forms[0].as_ptr().cast(), size, each).expect("a tensor map")
+                };
+                gpu.input(&columns::BOXES.map(|bytes| of(bytes).to_bytes()).concat())
+            }
+            false => gpu.input(&[0u8]),
+        };
         let next = self.next(gpu, count, padded);
         let begun = gpu.unwritten::<f32>(blocks as usize * TILE);
         let begun_words = gpu.in_out(&vec![0u32; blocks as usize]);
@@ -237,6 +249,7 @@ impl Case {
             (self.phase as u32).into(),
             (&forms[0]).into(),
             (&forms[1]).into(),
+            (&maps).into(),
             (&inverse).into(),
             (count as u32).into(),
             (&y).into(),

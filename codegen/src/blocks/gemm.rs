@@ -77,7 +77,7 @@ impl Tiles {
 
     /// Shared memory that nothing is in once sums are there.
     pub(crate) fn room(&self) -> Shared<U32> {
-        const { assert!(FEW_VALUES * EIGHT >= WARPS * rounded_columns::WORDS) };
+        const { assert!(FEW_VALUES * EIGHT >= WARPS * rounded_columns::words(1)) };
         self.values.cast()
     }
 

@@ -148,7 +148,7 @@ impl Tile {
 
     /// Shared memory that nothing is in once all sums are there, and a barrier of the block is behind that.
     pub(crate) fn room(&self) -> Shared<U32> {
-        const { assert!(4 * WARPS * rounded_columns::WORDS <= 2 * COLUMNS_BYTES, "two stages hold what warps round") }
+        const { assert!(4 * WARPS * rounded_columns::words(1) <= 2 * COLUMNS_BYTES, "two stages hold what warps round") }
         self.stages.cast()
     }
 

@@ -173,7 +173,7 @@ impl Tile {
 
     /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
     pub(crate) fn room(&self) -> Shared<U32> {
-        const { assert!(EIGHTS * FRAGMENT_BYTES / 4 >= 8 * rounded_columns::WORDS) };
+        const { assert!(EIGHTS * FRAGMENT_BYTES / 4 >= 8 * rounded_columns::words(1)) };
         self.fragments.cast()
     }
 

@@ -4,7 +4,7 @@
 //! tile's columns back, and rounds them as `quantise_columns` does. Where the next product has a norm, the block that
 //! rounds the last super-block of some columns adds up their squares.
 
-use super::rounded_columns::{Rounded, Share, WORDS};
+use super::rounded_columns::{self as columns, Rounded, Share};
 use super::stage::{eight, squares};
 use super::tensor::vector_from_table;
 use super::{arrival, norm};
@@ -45,14 +45,15 @@ pub(crate) struct Written {
 
 impl Next {
     /// Rounds what the block has finished, for products with weights of `types`. `room` is shared memory that nothing is in
-    /// behind a barrier of the block, with which an arrival begins; `answer` is a word of it elsewhere.
+    /// behind a barrier of the block, with which an arrival begins, for so many pairs of columns that a warp rounds beside each
+    /// other; `answer` is a word of it elsewhere.
     #[track_caller]
     pub(crate) fn round(
         &self,
         b: &mut Builder,
         types: &[WeightType],
         of: &Written,
-        room: Shared<U32>,
+        (room, pairs): (Shared<U32>, u32),
         answer: Shared<U32>,
     ) {
         let wants = b.setp_ne(self.rounded.wanted, 0);
@@ -73,7 +74,7 @@ impl Next {
                 let arrived = b.index(arrivals, sb);
                 let finished = arrival::last_with(b, arrived, own, all, answer);
                 b.if_(finished, |b| {
-                    self.super_block(b, types, of, [sb, super_blocks], room);
+                    self.super_block(b, types, of, [sb, super_blocks], (room, pairs));
                     let normalised = b.setp_ne(self.norm, 0);
                     b.if_(normalised, |b| {
                         let arrived = b.index(arrivals, super_blocks);
@@ -92,10 +93,10 @@ impl Next {
         types: &[WeightType],
         of: &Written,
         [sb, super_blocks]: [Val<U32>; 2],
-        room: Shared<U32>,
+        (room, pairs): (Shared<U32>, u32),
     ) {
         let (warp, lane) = (b.warp_id(), b.lane());
-        let room = b.byte_index(room, warp, 4 * WORDS);
+        let room = b.byte_index(room, warp, 4 * columns::words(pairs));
         let first = b.mul::<U32>(of.tile, of.width);
         let end = b.add::<U32>(first, of.width);
         let end = b.min::<U32>(end, of.columns);
@@ -111,7 +112,7 @@ impl Next {
         let inside_half = b.and::<U32>(lane, 15);
         let leads = b.setp_eq(inside_half, 0);
         let share = Share { y: of.y, rows: of.rows, own, end, apart: b.warps() };
-        self.rounded.super_block(b, types, &share, [sb, super_blocks], room, |b, columns, values| {
+        self.rounded.super_block(b, types, &share, [sb, super_blocks], (room, pairs), |b, columns, values| {
             b.if_(normalised, |b| {
                 let own = values.map(|of| of.map(|value| b.get(value)));
                 let sum = squares(b, own);

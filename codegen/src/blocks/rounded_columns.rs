@@ -8,10 +8,13 @@ use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var
 use kiln_shape::columns::{COLUMNS, PLANE_BYTES, PLANES};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
-/// Columns that a warp rounds at once.
-const TOGETHER: u32 = 2;
-/// Words of shared memory that a warp takes.
-pub(crate) const WORDS: u32 = TOGETHER * Quantised::WORDS + Quantised::PADDING;
+/// Columns of a pair.
+const PAIR: u32 = 2;
+
+/// Words of shared memory that a warp takes which rounds so many pairs of columns beside each other.
+pub(crate) const fn words(pairs: u32) -> u32 {
+    pairs * PAIR * Quantised::WORDS + Quantised::PADDING
+}
 
 /// Where rounded columns go.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +39,8 @@ pub(crate) struct Share {
 }
 
 impl Rounded {
-    /// Rounds super-block `sb` of the warp's columns, for products with weights of `types`. `scale` may change values of two
-    /// columns before that. `room` is [`WORDS`] of shared memory that nobody else has.
+    /// Rounds super-block `sb` of the warp's columns, for products with weights of `types`, one or two pairs of them beside each
+    /// other. `scale` may change values of a pair before that. `room` is [`words`] of shared memory that nobody else has.
     #[track_caller]
     pub(crate) fn super_block(
         &self,
@@ -45,54 +48,67 @@ impl Rounded {
         types: &[WeightType],
         of: &Share,
         [sb, super_blocks]: [Val<U32>; 2],
-        room: Shared<U32>,
-        scale: impl FnOnce(&mut Builder, [Val<U32>; 2], [[Var<F32>; 8]; 2]),
+        (room, pairs): (Shared<U32>, u32),
+        scale: impl Fn(&mut Builder, [Val<U32>; 2], [[Var<F32>; 8]; 2]),
     ) {
         let mut forms: Vec<Form> = types.iter().map(|ty| form(*ty, Numerics::Fast)).collect();
         forms.sort();
         forms.dedup();
-        let staged = Quantised::new(b, room, Size::Const(TOGETHER), None);
+        let staged = Quantised::new(b, room, Size::Const(pairs * PAIR), None);
         let lane = b.lane();
         let at = b.mul::<U32>(lane, 8);
         let at = b.mad::<U32>(sb, SUPER_BLOCK, at);
         let inside = Some(b.setp_lt(at, of.rows));
         let row_bytes = b.shl::<U32>(of.rows, 2);
         let last = b.sub::<U32>(of.end, 1);
-        let both = |b: &mut Builder, column: Val<U32>| [column, b.add::<U32>(column, of.apart)];
-        let load = |b: &mut Builder, column: Val<U32>| {
-            both(b, column).map(|column| {
+        let all = |b: &mut Builder, column: Val<U32>| -> Vec<[Val<U32>; 2]> {
+            let own = |number| if number == 0 { column } else { b.add::<U32>(column, number * of.apart) };
+            let all: Vec<_> = (0..pairs * PAIR).map(own).collect();
+            all.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect()
+        };
+        let load = |b: &mut Builder, column: Val<U32>| -> Vec<[[Val<F32>; 8]; 2]> {
+            let columns = all(b, column);
+            let mut own = |column: Val<U32>| {
                 let column = b.min::<U32>(column, last);
                 let row = b.address(of.y);
                 let row = b.mad_wide(column, row_bytes, row);
                 let row = b.global_ptr::<F32>(row);
                 let from = b.index(row, at);
                 eight(b, from, inside, LoadKind::Ordinary)
-            })
+            };
+            columns.into_iter().map(|pair| pair.map(&mut own)).collect()
         };
         // The next columns' values are on their way while these are rounded.
-        let coming = load(b, of.own).map(|of| of.map(|value| b.var(value)));
-        b.for_range(of.own, of.end, TOGETHER * of.apart, |b, column| {
-            let columns = both(b, column);
-            let values = coming.map(|of| {
-                of.map(|value| {
-                    let value = b.get(value);
-                    b.var(value)
-                })
-            });
-            let next = b.add::<U32>(column, TOGETHER * of.apart);
+        let coming = load(b, of.own);
+        let coming: Vec<_> = coming.into_iter().map(|pair| pair.map(|of| of.map(|value| b.var(value)))).collect();
+        let apart = pairs * PAIR * of.apart;
+        b.for_range(of.own, of.end, apart, |b, column| {
+            let columns = all(b, column);
+            let mut own = |value: Var<F32>| {
+                let value = b.get(value);
+                b.var(value)
+            };
+            let values: Vec<_> = coming.iter().map(|pair| pair.map(|of| of.map(&mut own))).collect();
+            let next = b.add::<U32>(column, apart);
             let next = load(b, next);
-            coming.iter().flatten().zip(next.into_iter().flatten()).for_each(|(to, value)| b.set(*to, value));
-            scale(b, columns, values);
-            let values = values.map(|of| of.map(|value| b.get(value)));
+            for (to, value) in coming.iter().flatten().flatten().zip(next.into_iter().flatten().flatten()) {
+                b.set(*to, value);
+            }
+            columns.iter().zip(&values).for_each(|(columns, values)| scale(b, *columns, *values));
+            let values: Vec<_> = values.iter().map(|pair| pair.map(|of| of.map(|value| b.get(value)))).collect();
             for form in &forms {
                 let Form::Int8(group) = *form else { continue };
                 let round = |b: &mut Builder| {
-                    let own = staged.own(b, group, TOGETHER as usize);
-                    quantise::super_blocks(b, values, &staged, own, group, Rare::Within);
+                    let own = staged.own(b, group, PAIR as usize);
+                    let begun: Vec<_> = (0..)
+                        .zip(&values)
+                        .map(|(pair, values)| quantise::begin(b, *values, own.further(PAIR * pair), group))
+                        .collect();
+                    begun.iter().for_each(|begun| begun.finish(b, &staged, Rare::Within));
                     b.bar_warp_sync(); // the super-blocks are in shared memory
-                    for (column, number) in columns.into_iter().zip(0..) {
-                        let there = b.setp_lt(column, of.end);
-                        b.if_(there, |b| self.write(b, &staged, number, group, column, [sb, super_blocks]));
+                    for (column, number) in columns.iter().flatten().zip(0..) {
+                        let there = b.setp_lt(*column, of.end);
+                        b.if_(there, |b| self.write(b, &staged, number, group, *column, [sb, super_blocks]));
                     }
                     b.bar_warp_sync(); // they have been read
                 };

@@ -84,7 +84,7 @@ impl OfPlane {
 impl Rows {
     /// Records at `records`, so many bytes from one to the next.
     pub(crate) fn new(b: &mut Builder, of: (Shared<U32>, u32), plane: OfPlane) -> Rows {
-        Rows::placed(b, of, plane, |_, row| row)
+        Rows::placed(b, of, 8, plane, |_, row| row)
     }
 
     /// The 16 rows whose records begin so many bytes behind these.
@@ -97,18 +97,19 @@ impl Rows {
 
     /// As [`Rows::new`] in another order, so that neighbouring lanes' rows are four records apart: of each eight row `i` of the
     /// fragments is record `i / 2`, or `4 + i / 2` where `i` is odd. Lanes that read 16 bytes of a record each, an odd number
-    /// of pieces from one to the next, meet in no bank.
-    pub(crate) fn apart(b: &mut Builder, of: (Shared<U32>, u32), plane: OfPlane) -> Rows {
-        Rows::placed(b, of, plane, |b, row| {
-            let (even, odd, upper) = (b.bfe::<U32>(row, 1, 2), b.and::<U32>(row, 1), b.and::<U32>(row, 8));
+    /// of pieces from one to the next, meet in no bank. The second eight's begin so many records behind the first's.
+    pub(crate) fn apart(b: &mut Builder, of: (Shared<U32>, u32), further: u32, plane: OfPlane) -> Rows {
+        Rows::placed(b, of, further, plane, |b, row| {
+            let (even, odd, upper) = (b.bfe::<U32>(row, 1, 2), b.and::<U32>(row, 1), b.bfe::<U32>(row, 3, 1));
             let place = b.mad::<U32>(odd, 4, even);
-            b.or::<U32>(place, upper)
+            b.mad::<U32>(upper, further, place)
         })
     }
 
     fn placed(
         b: &mut Builder,
         (records, stride): (Shared<U32>, u32),
+        further: u32,
         plane: OfPlane,
         place: impl Fn(&mut Builder, Val<U32>) -> Val<U32>,
     ) -> Rows {
@@ -120,7 +121,7 @@ impl Rows {
         let own = b.shr::<U32>(lane, 2);
         let own = place(b, own);
         let first = b.byte_index(records, own, stride);
-        Rows { matrix, own: [first, first.byte_offset(i64::from(8 * stride))], plane }
+        Rows { matrix, own: [first, first.byte_offset(i64::from(further * stride))], plane }
     }
 
     /// 16 bytes of the record of each of the lane's rows, `piece` times 16 behind `at`.

@@ -92,6 +92,8 @@ pub(super) struct Launched {
     pub(super) phase: Val<U32>,
     pub(super) of_256: Global<U8>,
     pub(super) of_32: Global<U8>,
+    /// Tensor maps of `of_256`, one for each of `columns::BOXES`, where the launch has them.
+    pub(super) maps: Global<U8>,
     pub(super) inverse: Global<F32>,
     pub(super) columns: Val<U32>,
     pub(super) y: Global<F32>,
@@ -110,6 +112,7 @@ impl Launched {
             phase: b.param::<U32>("phase"),             // which one; the head for tiles that take it
             of_256: b.param::<Global<U8>>("of_256"),    // the columns, as `quantise` writes them
             of_32: b.param::<Global<U8>>("of_32"),      // the same with a scale for each 32
+            maps: b.param::<Global<U8>>("maps"),        // of `of_256`, for tiles that copy by them
             inverse: b.param::<Global<F32>>("inverse"), // [columns]
             columns: b.param::<U32>("columns"),         // those that are there
             y: b.param::<Global<F32>>("y"),             // [columns, rows of the phase]
@@ -209,6 +212,6 @@ impl Kernel for Gemm {
         let end = b.min::<U32>(end, rows);
         let width = self.eights * COLUMNS;
         let written = Written { y, columns, rows, first: first_row, end, tile: group, width };
-        next.round(b, &self.types, &written, tiles.room(), answer);
+        next.round(b, &self.types, &written, (tiles.room(), 1), answer);
     }
 }

@@ -146,6 +146,6 @@ impl Kernel for GemmSliced {
         let operands = Operands::new(b, &launched, &phase, (&piece, EIGHTS));
         self.finish(b, &operands, (&phase.chosen, &piece.of), (&tile, cut.row_warps));
         let written = piece.of.written(b, &operands, piece.group, EIGHTS * COLUMNS);
-        launched.next.round(b, &self.types, &written, tile.room(), answer);
+        launched.next.round(b, &self.types, &written, (tile.room(), 1), answer);
     }
 }

@@ -158,7 +158,7 @@ impl Kernel for GemmTile {
             let [rows, cost] = [tile_rows, cost].map(|of| by_type(b, ty, &self.types, of));
             Kind { rows, cost }
         };
-        tiles.each(b, phase, kind, |b, place| {
+        tiles.each(b, phase, kind, |b, place, _| {
             let sums = tile.zeros(b);
             {
                 let (TiledPhase { chosen, .. }, Piece { of, group, from, to }) = (phase(b), tiles.piece(b, place));
@@ -185,7 +185,7 @@ impl Kernel for GemmTile {
                     let operands = Operands::new(b, &launched, &phase, (&piece, self.width.eights()));
                     self.finish(b, &operands, &phase.chosen, &piece.of, &sums);
                     let written = piece.of.written(b, &operands, piece.group, self.width.eights() * COLUMNS);
-                    launched.next.round(b, &self.types, &written, tile.room(), answer);
+                    launched.next.round(b, &self.types, &written, (tile.room(), 1), answer);
                 },
                 |b| begun.leave(b, &sums),
             );

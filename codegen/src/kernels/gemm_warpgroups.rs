@@ -5,10 +5,12 @@ use super::products::Chosen;
 use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles};
 use crate::blocks::begun::{Begun, LOOKS};
 use crate::blocks::gemm_tile::{self, Sums};
-use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS, own_row};
+use crate::blocks::gemm_warpgroups::{
+    AHEAD, Begin, EIGHTS, HALF, OF_WARP, Product, ROUNDED, ROWS, Tile, WARPS, own_row,
+};
 use crate::blocks::tensor::by_type;
 use crate::formats::format;
-use crate::ptx::{Builder, F32, LoadKind, Shared, U32, Val, Var};
+use crate::ptx::{Builder, F32, LoadKind, Pred, Shared, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
@@ -49,6 +51,46 @@ impl GemmWarpgroups {
         GemmWarpgroups { looks, ..self }
     }
 
+    /// Notes where a piece's copies begin, and those of the next piece where this goes on. By the whole block, of which a thread
+    /// of the last warp does it; a barrier of the block must follow.
+    fn note_copies(
+        &self,
+        b: &mut Builder,
+        launched: &Launched,
+        (tiles, tile): (&Tiles, &Tile),
+        (phase, [place, number]): (&TiledPhase<'_>, [Val<U32>; 2]),
+        goes_on: Val<Pred>,
+    ) {
+        let warp = b.warp_id();
+        let is_last = b.setp_eq(warp, WARPS - 1);
+        b.if_(is_last, |b| {
+            let leads = b.elect();
+            b.if_(leads, |b| {
+                let is_pair = phase.chosen.is_gate_up;
+                let begin = |b: &mut Builder, piece: &Piece| {
+                    let second = b.add::<U32>(piece.of.first, HALF);
+                    let second = b.selp::<U32>(piece.of.first, second, is_pair);
+                    Begin { rows: [piece.of.first, second], eight: b.mul::<U32>(piece.group, EIGHTS) }
+                };
+                let piece = tiles.piece(b, place);
+                let own = begin(b, &piece);
+                let next = b.add::<U32>(number, 1);
+                let follows = tiles.goes_on(b, next, AHEAD);
+                // Where none goes on this piece stands for it.
+                let further = b.selp::<U32>(1, 0, follows);
+                let next = b.add::<U32>(place, further);
+                let next = tiles.piece(b, next);
+                let next = begin(b, &next);
+                tile.note_begin(b, own, next, follows);
+                let begins = b.not_pred(goes_on);
+                b.if_(begins, |b| {
+                    let maps = piece.of.maps(b, launched.table, &phase.chosen);
+                    tile.note_maps(b, maps, launched.maps);
+                });
+            });
+        });
+    }
+
     /// The results of a lane, some eights of columns after others.
     fn finish(
         &self,
@@ -60,9 +102,7 @@ impl GemmWarpgroups {
     ) {
         let (warp, lane) = (b.warp_id(), b.lane());
         let (own, pair) = (own_row(b), b.and::<U32>(lane, 3));
-        let each = b.selp::<U32>(OF_WARP / 2, OF_WARP, chosen.is_gate_up);
-        let row = b.mul::<U32>(warp, each);
-        let row = b.add::<U32>(row, own);
+        let row = b.mad::<U32>(warp, OF_WARP, own);
         let row = b.add::<U32>(row, of.first);
         let end = b.add::<U32>(of.first, of.rows_of_tile);
         let end = b.min::<U32>(end, of.rows);
@@ -74,8 +114,8 @@ impl GemmWarpgroups {
         let epilogue = Epilogue { table, chosen, number: of.number, qkv_bias: self.shape.qkv_bias };
         let in_phase = b.add::<U32>(of.from, row);
         let results = ResultRow::new(b, y, rows, in_phase);
-        // Of gate and up the second eight rows are the other matrix's.
-        let upper = b.add::<U32>(row, OF_WARP / 2);
+        // Of gate and up the second half of the rows are the other matrix's.
+        let upper = b.add::<U32>(row, HALF);
         let [in_rows, has_upper] = [row, upper].map(|row| b.setp_lt(row, end));
         let has_upper = b.and_pred(has_upper, no_pair);
         let own = [(row, in_rows), (upper, has_upper)];
@@ -94,7 +134,7 @@ impl GemmWarpgroups {
                 for (i, value) in scaled.into_iter().enumerate() {
                     let ((row, in_rows), (column, in_columns)) = (own[i / 2], columns[i % 2]);
                     let there = b.and_pred(in_columns, in_rows);
-                    let place = column.at(OF_WARP / 2 * (i / 2) as u32);
+                    let place = column.at(HALF * (i / 2) as u32);
                     let value = b.var::<F32>(value);
                     let pair = (i < 2).then(|| (value, scaled[i + 2]));
                     products.push(Scaled { row, place, there, value, pair });
@@ -138,21 +178,24 @@ impl Kernel for GemmWarpgroups {
         let phase = |b: &mut Builder| TiledPhase::new(b, &self.shape, &launched, EIGHTS * COLUMNS);
         let kind =
             |b: &mut Builder, ty: Val<U32>| Kind { rows: b.mov::<U32>(ROWS), cost: by_type(b, ty, &self.types, cost) };
-        tiles.each(b, phase, kind, |b, place| {
+        tiles.each(b, phase, kind, |b, place, number| {
             let sums = Tile::zeros(b);
             {
-                let (phase, Piece { of, group, from, to }) = (phase(b), tiles.piece(b, place));
-                note_inverses(b, &launched, group, inverses);
-                let from = begun.go_on(b, from, &sums, answer);
-                b.bar_sync(); // the columns' factors are there
+                let (phase, piece) = (phase(b), tiles.piece(b, place));
+                let goes_on = tiles.goes_on(b, number, AHEAD);
+                self.note_copies(b, &launched, (&tiles, &tile), (&phase, [place, number]), goes_on);
+                note_inverses(b, &launched, piece.group, inverses);
+                let from = begun.go_on(b, piece.from, &sums, answer);
+                b.bar_sync(); // where copies begin, and the columns' factors, are noted
                 let product = Product {
-                    of: of.matrices(b, launched.table, &phase.chosen),
-                    maps: of.maps(b, launched.table, &phase.chosen),
+                    ty: tiles.ty(b, piece.of.number),
+                    of: &|b| piece.of.matrices(b, launched.table, &phase.chosen),
                     super_blocks: phase.super_blocks,
                     from,
-                    to,
+                    to: piece.to,
                     columns: launched.of_256,
-                    first_eight: b.mul::<U32>(group, EIGHTS),
+                    first_eight: b.mul::<U32>(piece.group, EIGHTS),
+                    goes_on,
                 };
                 tile.add(b, &self.types, &product, &sums);
             }
@@ -167,11 +210,13 @@ impl Kernel for GemmWarpgroups {
                     let operands = Operands::new(b, &launched, &phase, (&piece, EIGHTS));
                     self.finish(b, (&operands, inverses), &phase.chosen, &piece.of, &sums);
                     let written = piece.of.written(b, &operands, piece.group, EIGHTS * COLUMNS);
-                    launched.next.round(b, &self.next, &written, tile.room(), answer);
+                    let ty = tiles.ty(b, piece.of.number);
+                    let room = tile.room(b, &self.types, ty);
+                    launched.next.round(b, &self.next, &written, (room, ROUNDED), answer);
                 },
                 |b| begun.leave(b, &sums),
             );
-            b.fence_proxy_async(); // what rounding wrote to stages comes before the copies of the next piece
+            b.fence_proxy_async(); // what rounding wrote to a stage comes before its next copy
         });
     }
 }

@@ -13,18 +13,19 @@ use crate::blocks::dependent;
 use crate::blocks::gemm_tile::Matrices;
 use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::{Tensor, map_from_table};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, SUPER_BLOCK};
 
 /// Matrices of a phase, at most.
 const MATRICES: u32 = 3;
 
-/// Words of a matrix: its tiles of rows, rows of a tile, and what a super-block of a tile takes.
+/// Words of a matrix: its tiles of rows, rows of a tile, what a super-block of a tile takes, and its type.
 const COUNT: u32 = 0;
 const EACH: u32 = 1;
 const COST: u32 = 2;
-const WORDS: u32 = 3;
+const TYPE: u32 = 3;
+const WORDS: u32 = 4;
 
 /// Pieces whose places are found at once.
 const AT_ONCE: u32 = 16;
@@ -115,13 +116,13 @@ impl Tiles {
 
     /// Goes through the pieces of the block's share of a phase, which is computed anew where it is needed, and takes no
     /// registers between; a type has tiles of that `kind`. `body` begins behind a barrier of the block, and finds its
-    /// piece by [`Tiles::piece`] at the place that it is given.
+    /// piece by [`Tiles::piece`] at the place that it is given. It is given the piece's number as well.
     pub(super) fn each<'a>(
         &self,
         b: &mut Builder,
         phase: impl Fn(&mut Builder) -> TiledPhase<'a>,
         kind: impl Fn(&mut Builder, Val<U32>) -> Kind,
-        body: impl FnOnce(&mut Builder, Val<U32>),
+        body: impl FnOnce(&mut Builder, Val<U32>, Val<U32>),
     ) {
         let warp = b.warp_id();
         let leads = b.setp_eq(warp, 0);
@@ -147,8 +148,45 @@ impl Tiles {
                 });
                 b.bar_sync(); // some pieces are noted
             });
-            body(b, place);
+            body(b, place, before);
         });
+    }
+
+    /// Whether piece `number` goes on where the one before it ends: both are noted at once and of the same matrix, this one
+    /// begins with its tile, and neither has less than `least` super-blocks. The one before always begins with its tile.
+    pub(super) fn goes_on(&self, b: &mut Builder, number: Val<U32>, least: u32) -> Val<Pred> {
+        let (Share { begin, .. }, count) = self.share(b);
+        let place = b.and::<U32>(number, AT_ONCE - 1);
+        let left = b.sub::<U32>(count, number);
+        // The share's first tile comes last, and may be begun by another block.
+        let is_whole = b.setp_eq(begin.super_block, 0);
+        let least_left = b.selp::<U32>(1, 2, is_whole);
+        let in_share = b.setp_lt(number, count);
+        let is_whole = b.setp_ge(left, least_left);
+        let is_behind = b.setp_ne(place, 0);
+        let may = b.and_pred(in_share, is_whole);
+        let may = b.and_pred(may, is_behind);
+        let found = b.var::<U32>(0);
+        b.if_(may, |b| {
+            let at = b.index(self.pieces, place);
+            let before = b.sub::<U32>(place, 1);
+            let before = b.index(self.pieces, before);
+            let [number, to] = [0, Piece::WORDS - 1]
+                .map(|word| [before, at].map(|at| b.ld(at.at(AT_ONCE * word), LoadKind::Constant)));
+            let same = b.setp_eq(number[0], number[1]);
+            let shorter = b.min::<U32>(to[0], to[1]);
+            let is_long = b.setp_ge(shorter, least);
+            let goes_on = b.and_pred(same, is_long);
+            let goes_on = b.selp::<U32>(1, 0, goes_on);
+            b.set(found, goes_on);
+        });
+        b.setp_ne(found, 0)
+    }
+
+    /// The type of the phase's matrix of that number.
+    pub(super) fn ty(&self, b: &mut Builder, matrix: Val<U32>) -> Val<U32> {
+        let of = b.byte_index(self.matrices, matrix, 4 * WORDS);
+        b.ld(of.at(TYPE), LoadKind::Constant)
     }
 
     /// Notes the block's only tile as the piece at place 0, where there are as many blocks as tiles, which all have so many
@@ -197,7 +235,8 @@ impl Tiles {
             let up = b.sub::<U32>(up, 1);
             let count = b.div::<U32>(up, each);
             let to = b.byte_index(self.matrices, number, 4 * WORDS);
-            [(COUNT, count), (EACH, each), (COST, cost)].into_iter().for_each(|(at, word)| b.st(to.at(at), word));
+            let words = [(COUNT, count), (EACH, each), (COST, cost), (TYPE, ty)];
+            words.into_iter().for_each(|(at, word)| b.st(to.at(at), word));
         });
     }
 

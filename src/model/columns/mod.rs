@@ -117,6 +117,7 @@ impl Columns {
         let [x, qkv, attention, ffn] = floats(shape);
         let shares = kernels.double.is_some() || kernels.warpgroups.is_some();
         let blocks = if shares { sharing(room, device.multiprocessors()) } else { 0 };
+        let by_maps = kernels.warpgroups.is_some() && room >= Tile::Warpgroups.columns();
         Ok(Columns {
             kernels,
             room,
@@ -124,7 +125,7 @@ impl Columns {
             qkv: columns(qkv)?,
             attention: columns(attention)?,
             ffn: columns(ffn)?,
-            handed: Handed::new(device, shape, room, blocks)?,
+            handed: Handed::new(device, shape, room, blocks, by_maps)?,
             states: DeviceBuffer::zeroed(device, STATE * room as usize)?,
             partials: DeviceBuffer::uninitialized(device, 1)?,
             arrivals: DeviceBuffer::zeroed(device, room as usize * shape.kv_heads as usize)?,

@@ -190,6 +190,7 @@ impl Columns {
             phase,
             of_256: In::noted(taken.of_256.as_ptr()),
             of_32: In::noted(taken.of_32.as_ptr()),
+            maps: In::noted(self.handed.maps_of(phase)),
             inverse: In::noted(taken.inverse.as_ptr()),
             columns: count,
             y: Out::noted(y),

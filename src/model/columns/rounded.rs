@@ -2,8 +2,8 @@
 
 use super::super::tiles::Tile;
 use crate::Result;
-use crate::driver::{Device, DeviceBuffer, Use};
-use crate::shape::columns::{COLUMNS, bytes};
+use crate::driver::{Device, DeviceBuffer, DevicePtr, TensorMap, Use};
+use crate::shape::columns::{BOX_EIGHTS, BOXES, COLUMNS, MAP_WORD, MAP_WORDS, bytes};
 use crate::shape::{ModelShape, SUPER_BLOCK};
 
 /// What a phase takes: columns rounded to bytes, with one scale for 256 and with one for each 32, and what its products are
@@ -46,15 +46,24 @@ pub(super) struct Handed {
     /// `[blocks]` tiles' sums that one block begins and the next ends, and zeros, in which blocks say so.
     pub(super) begun: DeviceBuffer<f32>,
     pub(super) begun_words: DeviceBuffer<u32>,
+    /// `[lengths of columns, boxes]` tensor maps of what phases take with one scale for 256; a byte where no tile has use for
+    /// them.
+    maps: DeviceBuffer<u8>,
 }
 
+/// Bytes of the tensor maps of columns of one length.
+const MAPS_BYTES: usize = BOXES.len() * TensorMap::BYTES;
+
 impl Handed {
-    /// For so many columns, and as many blocks that share tiles.
-    pub(super) fn new(device: &Device, shape: &ModelShape, columns: u32, blocks: u32) -> Result<Handed> {
+    /// For so many columns, and as many blocks that share tiles, whose columns are copied by maps or not.
+    pub(super) fn new(device: &Device, shape: &ModelShape, columns: u32, blocks: u32, by_maps: bool) -> Result<Handed> {
         let [stream, between] = widths(shape);
         let [squares, arrivals] = words(shape, columns);
+        let rounded = [Rounded::new(device, stream, columns)?, Rounded::new(device, between, columns)?];
+        let maps = if by_maps { maps(device, shape, &rounded, columns)? } else { vec![0] };
         Ok(Handed {
-            rounded: [Rounded::new(device, stream, columns)?, Rounded::new(device, between, columns)?],
+            rounded,
+            maps: DeviceBuffer::from_host(device, &maps)?,
             squares: DeviceBuffer::uninitialized(device, squares as usize)?,
             arrivals: DeviceBuffer::zeroed(device, arrivals as usize)?,
             begun: DeviceBuffer::uninitialized(device, blocks.max(1) as usize * Tile::SUMS as usize)?,
@@ -68,11 +77,19 @@ impl Handed {
         if phase.is_multiple_of(2) { stream } else { between }
     }
 
+    /// The tensor maps of what the phase of that number takes.
+    pub(super) fn maps_of(&self, phase: u32) -> DevicePtr<u8> {
+        self.maps.as_ptr().add(if self.maps.len() < MAPS_BYTES { 0 } else { phase as usize * MAPS_BYTES })
+    }
+
     /// Bytes of device memory for so many columns and blocks.
     pub(super) fn memory(shape: &ModelShape, columns: u32, blocks: u32) -> u64 {
         let rounded: u64 = widths(shape).iter().map(|k| 2 * bytes(*k, columns) + 4 * u64::from(columns)).sum();
         let begun = u64::from(blocks.max(1)) * u64::from(Tile::SUMS + 1);
-        rounded + 4 * begun + 4 * words(shape, columns).iter().map(|words| u64::from(*words)).sum::<u64>()
+        rounded
+            + (PHASES * MAPS_BYTES) as u64
+            + 4 * begun
+            + 4 * words(shape, columns).iter().map(|words| u64::from(*words)).sum::<u64>()
     }
 
     pub(super) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
@@ -81,9 +98,30 @@ impl Handed {
             self.arrivals.writes("arrivals of tiles"),
             self.begun.writes("sums of tiles"),
             self.begun_words.writes("words of tiles"),
+            self.maps.reads("tensor maps of columns"),
         ];
         self.rounded.iter().flat_map(Rounded::uses).chain(beside)
     }
+}
+
+/// Phases of a layer.
+const PHASES: usize = 4;
+
+/// The tensor maps of what each phase takes.
+fn maps(device: &Device, shape: &ModelShape, [stream, between]: &[Rounded; 2], columns: u32) -> Result<Vec<u8>> {
+    let of_phases: [_; PHASES] =
+        [(stream, shape.hidden), (between, shape.q_dim()), (stream, shape.hidden), (between, shape.ffn)];
+    let mut all = Vec::new();
+    for (of, k) in of_phases {
+        let row = u64::from(k.div_ceil(SUPER_BLOCK)) * u64::from(MAP_WORDS);
+        for bytes in BOXES {
+            let size = (row, u64::from(columns / COLUMNS));
+            let map =
+                TensorMap::of_rows::<u64>(device, of.of_256.as_ptr().cast(), size, (bytes / MAP_WORD, BOX_EIGHTS))?;
+            all.extend(map.to_bytes());
+        }
+    }
+    Ok(all)
 }
 
 /// Activations of a column of the residual stream, and of the longest one between its phases.

@@ -1,6 +1,6 @@
 //! Functions against float64, run on the emulator over the floats of their domains.
 
-use super::{exp, ln, silu};
+use super::{exp, inverses_up_to_two, ln, silu};
 use crate::Target;
 use crate::ptx::{Builder, F32, Global, Module, U32, Val};
 use kiln_emulator::{Checks, DeviceConfig, Launch, Memory};
@@ -143,6 +143,19 @@ fn exp_has_the_limits_of_e_to_the_x() {
         assert_eq!(probe.of(x), 1.0, "{x:e}");
     }
     assert!(probe.of(f32::NAN).is_nan() && probe.of(-f32::NAN).is_nan());
+}
+
+#[test]
+fn inverses_up_to_two_are_float64s_within_their_bound() {
+    let probe = Probe::new(|b, x| {
+        let [inverse] = inverses_up_to_two(b, [x]);
+        inverse
+    });
+    let (mut worst, stride) = (0.0f64, stride(17, 1));
+    probe.sweep(1.0, 2.0, stride, |x, found| worst = worst.max(ulps(found, 1.0 / f64::from(x))));
+    println!("at most {worst:.4} ulp");
+    assert!(worst <= 0.68, "{worst} ulp");
+    assert!(worst > 0.5, "nothing was compared");
 }
 
 #[test]

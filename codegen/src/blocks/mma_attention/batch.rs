@@ -14,7 +14,7 @@ use super::chunk::{Place, SCORES, Weights, of_lane, two_halves};
 use super::{FAST_CHUNK, ROWS};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::{Cache, Half};
-use crate::blocks::rounded_columns::{self as columns, Rounded, WORDS};
+use crate::blocks::rounded_columns::{self as columns, Rounded};
 use crate::blocks::running::{Joined, Sums, quotient};
 use crate::matrix;
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
@@ -130,7 +130,7 @@ impl Batch {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, heads: Heads, most: u32) -> Batch {
         let stages = if matrix::copies_run_on(b) { 2 } else { 1 };
-        let stages = b.dynamic_shared((stages * stage(heads.head_dim)).max(BATCH_THREADS / 32 * 4 * WORDS));
+        let stages = b.dynamic_shared((stages * stage(heads.head_dim)).max(BATCH_THREADS / 32 * 4 * columns::words(1)));
         Batch { heads, cut: BatchCut::of(heads.group), most, stages }
     }
 
@@ -205,7 +205,7 @@ impl Batch {
             let (rows, super_blocks) = (b.mov::<U32>(q_dim), b.mov::<U32>(q_dim / SUPER_BLOCK));
             let each = self.heads.group * self.heads.head_dim / SUPER_BLOCK;
             let warp = b.warp_id();
-            let room = b.byte_index(self.stages, warp, 4 * WORDS).cast();
+            let room = b.byte_index(self.stages, warp, 4 * columns::words(1)).cast();
             let own = b.add::<U32>(tile.first, tile.warp);
             let share = columns::Share { y, rows, own, end: tile.end, apart: BatchCut::WARPS };
             let first = b.mul::<U32>(kv_head, each);
@@ -214,7 +214,7 @@ impl Batch {
             let has_column = b.setp_lt(own, tile.end);
             b.if_(has_column, |b| {
                 b.for_range(first, end, 1, |b, sb| {
-                    to.super_block(b, types, &share, [sb, super_blocks], room, |_, _, _| {});
+                    to.super_block(b, types, &share, [sb, super_blocks], (room, 1), |_, _, _| {});
                 });
             });
         });
