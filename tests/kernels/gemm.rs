@@ -459,9 +459,9 @@ fn any_number_of_blocks_shares_tiles() {
     let cases: [(Phase, &[WeightType], ModelShape, usize); 4] = [
         // Four tiles of three costs, of three super-blocks each.
         (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
-        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 128), 66),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256), 66),
         // A block of all has more tiles than have their places found at once.
-        (Phase::GateUp, &[Q6_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 64 * 18), 1),
+        (Phase::GateUp, &[Q6_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 64 * 20), 1),
         // Rows end within a super-block.
         (Phase::Down, &[Q8_0], shape(kiln_shape::Family::Qwen2, 192, 3, 1, 64, 1120), 2),
     ];
