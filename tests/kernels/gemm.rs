@@ -459,9 +459,9 @@ fn any_number_of_blocks_shares_tiles() {
     let cases: [(Phase, &[WeightType], ModelShape, usize); 4] = [
         // Four tiles of three costs, of three super-blocks each.
         (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
-        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256), 66),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 128), 66),
         // A block of all has more tiles than have their places found at once.
-        (Phase::GateUp, &[Q6_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 64 * 20), 1),
+        (Phase::GateUp, &[Q6_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 64 * 18), 1),
         // Rows end within a super-block.
         (Phase::Down, &[Q8_0], shape(kiln_shape::Family::Qwen2, 192, 3, 1, 64, 1120), 2),
     ];
@@ -531,6 +531,37 @@ fn products_of_warpgroups_have_the_same_bits() {
     every_schedule(&mut every.clone(), |gpu| {
         for (phase, types, shape, count) in cases {
             Case::new(phase, shape, types, &mut random).check(gpu, &[count], &[Tile::Warpgroups], &mut random);
+        }
+    });
+}
+
+/// A block has all tiles, one after the other: the next one's first super-blocks are copied while this one's last are
+/// multiplied and its results rounded, unless tiles have too few.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn tiles_of_warpgroups_that_go_on_have_the_same_bits() {
+    use WeightType::{Q4_K, Q6_K};
+    let mut random = Random::fresh();
+    let cases: [(Phase, &[WeightType], ModelShape, usize); 4] = [
+        // Two super-blocks of results, of which the first is rounded while tiles are left.
+        (Phase::Down, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 512), 2),
+        (Phase::GateUp, &[Q6_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256), 131),
+        // More tiles than have their places found at once, of two super-blocks and of one.
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 64 * 20), 1),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 64 * 20), 3),
+    ];
+    let every = random.clone();
+    every_schedule(&mut every.clone(), |gpu| {
+        for (phase, types, shape, count) in
+            cases.into_iter().filter(|(_, types, shape, _)| Tile::Warpgroups.takes(gpu, *shape, types))
+        {
+            let case = Case::new(phase, shape, types, &mut random);
+            let on = case.on(gpu);
+            let (x, y) = (case.columns(count, &mut random), random.floats(count * case.rows(), 4.0));
+            let alone = case.alone(gpu, &on, &x, &y);
+            for blocks in [1, 2] {
+                case.check_shared(gpu, (&on, &alone), (&x, &y), Tile::Warpgroups, blocks);
+            }
         }
     });
 }

@@ -6,6 +6,7 @@
 
 use super::frontier::Frontier;
 use super::record::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
+use super::witness::Met;
 use crate::machine::access::Scope;
 use crate::machine::lanes::Lanes;
 use std::collections::BTreeMap;
@@ -165,9 +166,8 @@ pub(crate) struct LaneClock {
     pub(crate) vc: Arc<Vc>,
     /// Knowledge that relaxed writes release: at the last fence of any scope, and of gpu scope or wider.
     pub(crate) released: [Option<Arc<Vc>>; 2],
-    /// Knowledge that relaxed reads have met since the last fence; whether only a fence of gpu scope or wider acquires
-    /// it.
-    pub(crate) pending: Vec<(Arc<Vc>, bool)>,
+    /// What relaxed reads have met since the last fence.
+    pub(crate) pending: Vec<Met>,
 }
 
 /// The clocks of one warp.
@@ -228,7 +228,7 @@ impl WarpClock {
         self.clock += 1;
         for l in Lanes(mask) {
             let LaneClock { vc, pending, .. } = &mut self.lanes[l];
-            pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join(vc, &read));
+            pending.extract_if(.., |met| wide || !met.wide).for_each(|met| met.join_to(vc));
             let told = self.told(1 << l);
             self.lanes[l].released[..=usize::from(wide)].fill(Some(told));
         }

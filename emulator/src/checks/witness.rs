@@ -19,8 +19,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocations {
     /// Knowledge that the value at an address carries: within one block (`None`), and beyond it by launch.
-    locations: HashMap<u64, BTreeMap<Option<u32>, Arc<Vc>>>,
+    locations: HashMap<u64, BTreeMap<Option<u32>, Told>>,
     operations: HashMap<u32, Arc<Operation>>,
+    /// The number of the next knowledge that continues none.
+    next: u64,
+}
+
+/// Knowledge, and its number, which is also that of later knowledge that continues it and so has all of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    vc: Arc<Vc>,
+    number: u64,
+}
+
+/// Knowledge that relaxed reads of a lane have met since its last fence; whether only a fence of gpu scope or wider acquires
+/// it.
+#[derive(Debug, Clone)]
+pub(crate) struct Met {
+    pub(crate) told: Told,
+    pub(crate) wide: bool,
+}
+
+impl Met {
+    /// Joins it to what the lane knows.
+    pub(crate) fn join_to(&self, vc: &mut Arc<Vc>) {
+        join(vc, &self.told.vc);
+    }
 }
 
 impl SyncLocations {
@@ -32,15 +56,22 @@ impl SyncLocations {
             let LaneClock { vc, pending, .. } = &mut warp.lanes[lane];
             for (&launch, read) in &*at {
                 let heard = match launch {
-                    None => read.block() == vc.block(),
+                    None => read.vc.block() == vc.block(),
                     Some(launch) if launch == op.id || launch == HOST => wide,
                     // What ended before `op` began, by the program's own order, is known to it as a whole.
                     Some(launch) => wide && self.operations.get(&launch).is_some_and(|other| !op.follows(other)),
                 };
-                if heard && matches!(access.sem, Sem::Acquire | Sem::AcqRel) {
-                    join(vc, read);
-                } else if heard && !pending.iter().any(|p| Arc::ptr_eq(&p.0, read)) {
-                    pending.push((read.clone(), launch.is_some()));
+                if !heard {
+                    continue;
+                }
+                let met = pending.iter().position(|met| met.told.number == read.number);
+                match (matches!(access.sem, Sem::Acquire | Sem::AcqRel), met) {
+                    (true, met) => {
+                        join(vc, &read.vc);
+                        met.map(|met| pending.swap_remove(met));
+                    }
+                    (false, Some(met)) => pending[met].told.vc = read.vc.clone(),
+                    (false, None) => pending.push(Met { told: read.clone(), wide: launch.is_some() }),
                 }
             }
         }
@@ -58,8 +89,11 @@ impl SyncLocations {
             for (launch, told) in [(None, near), (Some(op.id), far.filter(|_| wide))] {
                 let Some(told) = told else { continue };
                 match at.get_mut(&launch) {
-                    Some(vc) if launch.is_some() || vc.block() == told.block() => join(vc, &told),
-                    _ => drop(at.insert(launch, told)),
+                    Some(read) if launch.is_some() || read.vc.block() == told.block() => join(&mut read.vc, &told),
+                    _ => {
+                        at.insert(launch, Told { vc: told, number: self.next });
+                        self.next += 1;
+                    }
                 }
             }
         }
@@ -110,13 +144,13 @@ impl Witness {
         if over == *vc.over {
             return;
         }
-        let SyncLocations { locations, operations } = &mut self.locations;
+        let SyncLocations { locations, operations, .. } = &mut self.locations;
         // What is over may still be news to a launch that was asked for before.
         let is_news = |op: &Operation| self.asked.iter().any(|place| !place.before.holds(op.place.position));
         operations.retain(|_, op| !over.holds(op.place.position) || is_news(op));
         let is_over = |launch: u32| launch != HOST && !operations.contains_key(&launch);
         locations.retain(|_, at| {
-            at.retain(|_, vc| !is_over(vc.block().0));
+            at.retain(|_, read| !is_over(read.vc.block().0));
             !at.is_empty()
         });
         let vc = Arc::make_mut(vc);
