@@ -6,7 +6,6 @@
 
 use super::frontier::Frontier;
 use super::record::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
-use super::witness::Met;
 use crate::machine::access::Scope;
 use crate::machine::lanes::Lanes;
 use std::collections::BTreeMap;
@@ -157,6 +156,28 @@ impl Vc {
 pub(crate) fn join(a: &mut Arc<Vc>, b: &Arc<Vc>) {
     if !Arc::ptr_eq(a, b) {
         Arc::make_mut(a).join(b);
+    }
+}
+
+/// Knowledge, and its number, which is also that of later knowledge that continues it and so has all of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) vc: Arc<Vc>,
+    pub(crate) number: u64,
+}
+
+/// Knowledge that relaxed reads of a lane have met since its last fence; whether only a fence of gpu scope or wider acquires
+/// it.
+#[derive(Debug, Clone)]
+pub(crate) struct Met {
+    pub(crate) told: Told,
+    pub(crate) wide: bool,
+}
+
+impl Met {
+    /// Joins it to what the lane knows.
+    pub(crate) fn join_to(&self, vc: &mut Arc<Vc>) {
+        join(vc, &self.told.vc);
     }
 }
 

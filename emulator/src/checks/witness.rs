@@ -4,7 +4,7 @@
 //! Threads of the host count as one, since their synchronisation with each other cannot be seen.
 
 use super::allocation::AllocationChecks;
-use super::clock::{LaneClock, Vc, WarpClock, join};
+use super::clock::{LaneClock, Met, Told, Vc, WarpClock, join};
 use super::frontier::{Frontier, Position};
 use super::order::{Operation, Place};
 use super::race::{Conflict, Touch, strength};
@@ -23,28 +23,6 @@ pub(crate) struct SyncLocations {
     operations: HashMap<u32, Arc<Operation>>,
     /// The number of the next knowledge that continues none.
     next: u64,
-}
-
-/// Knowledge, and its number, which is also that of later knowledge that continues it and so has all of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Told {
-    vc: Arc<Vc>,
-    number: u64,
-}
-
-/// Knowledge that relaxed reads of a lane have met since its last fence; whether only a fence of gpu scope or wider acquires
-/// it.
-#[derive(Debug, Clone)]
-pub(crate) struct Met {
-    pub(crate) told: Told,
-    pub(crate) wide: bool,
-}
-
-impl Met {
-    /// Joins it to what the lane knows.
-    pub(crate) fn join_to(&self, vc: &mut Arc<Vc>) {
-        join(vc, &self.told.vc);
-    }
 }
 
 impl SyncLocations {
