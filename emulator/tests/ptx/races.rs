@@ -157,6 +157,17 @@ pub(crate) fn table() -> Vec<Planted> {
              C: ld.acquire.gpu.global.u32 %r10, [%rd3]; setp.eq.u32 %p3, %r10, 0; @%p3 bra C; ld.global.u32 %r11, [%rd1];",
         ),
         bug(
+            "two flags polled relaxed and used without a fence",
+            Race,
+            3,
+            32,
+            "@!%p1 ret; setp.eq.u32 %p5, %r2, 2; @%p5 bra C; mul.wide.u32 %rd8, %r2, 64; add.u64 %rd9, %rd1, %rd8; add.u64 %rd10, %rd3, %rd8;
+             st.global.u32 [%rd9], 7; fence.acq_rel.gpu; st.relaxed.gpu.global.u32 [%rd10], 1; ret;
+             C: ld.relaxed.gpu.global.u32 %r10, [%rd3]; setp.eq.u32 %p3, %r10, 0; @%p3 bra C;
+             D: ld.relaxed.gpu.global.u32 %r10, [%rd3+64]; setp.eq.u32 %p3, %r10, 0; @%p3 bra D; @@|fence.acq_rel.gpu;@@
+             ld.global.u32 %r11, [%rd1]; ld.global.u32 %r12, [%rd1+64];",
+        ),
+        bug(
             "flag polled relaxed and used without fence",
             Race,
             2,
