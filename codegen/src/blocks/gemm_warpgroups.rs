@@ -51,7 +51,7 @@ pub(crate) const EIGHTS: u32 = 16;
 pub(crate) const ROUNDED: u32 = 2;
 /// Warps of a block, and of a warpgroup.
 pub(crate) const WARPS: u32 = HALF / OF_WARP;
-const GROUP: u32 = 4;
+const GROUP: u32 = WARPS / 2;
 const _: () = assert!(BOX_ROWS == HALF && BOX_EIGHTS == EIGHTS, "a stage is four boxes");
 /// Super-blocks in shared memory or on their way there at most, and the shared memory that a block has for them.
 const STAGES: u32 = 4;
@@ -303,8 +303,8 @@ impl Tile {
             let amid = |b: &mut Builder, number: usize| match number {
                 PASSED => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
                 COPIED => {
-                    let turn = b.and::<U32>(sb, WARPS - 1);
-                    let copies = b.setp_eq(turn, warp);
+                    let copier = b.and::<U32>(sb, WARPS - 1);
+                    let copies = b.setp_eq(copier, warp);
                     b.if_(copies, |b| self.copy_ahead(b, ty, (here, phases), (sb, product.to)));
                 }
                 _ => {}

@@ -46,8 +46,7 @@ pub(super) struct Handed {
     /// `[blocks]` tiles' sums that one block begins and the next ends, and zeros, in which blocks say so.
     pub(super) begun: DeviceBuffer<f32>,
     pub(super) begun_words: DeviceBuffer<u32>,
-    /// `[lengths of columns, boxes]` tensor maps of what phases take with one scale for 256; a byte where no tile has use for
-    /// them.
+    /// `[phases, boxes]` tensor maps of what they take with one scale for 256; a byte where no tile has use for them.
     maps: DeviceBuffer<u8>,
 }
 
@@ -77,9 +76,10 @@ impl Handed {
         if phase.is_multiple_of(2) { stream } else { between }
     }
 
-    /// The tensor maps of what the phase of that number takes.
+    /// The tensor maps of what the phase of that number takes; those of the head are the first phase's.
     pub(super) fn maps_of(&self, phase: u32) -> DevicePtr<u8> {
-        self.maps.as_ptr().add(if self.maps.len() < MAPS_BYTES { 0 } else { phase as usize * MAPS_BYTES })
+        let before = phase as usize % PHASES * MAPS_BYTES;
+        self.maps.as_ptr().add(if before < self.maps.len() { before } else { 0 })
     }
 
     /// Bytes of device memory for so many columns and blocks.
