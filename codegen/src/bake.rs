@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, Attention, AttentionBatch, CausalAttention, Choose, EmbeddingRow, EmbeddingRows,
     FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm,
-    GemmSliced, GemmTile, GemmWarpgroups, Grid, IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns,
-    PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise,
-    Repack, RoundColumns, Saxpy,
+    GemmFloats, GemmSliced, GemmTile, GemmWarpgroups, Grid, IncrementalAttention, Kernel, KvCacheScatter,
+    MatrixColumns, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter,
+    QkNormRopeKvWrite, Quantise, Repack, RoundColumns, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text, is_identifier};
 use crate::{KvType, ModelFile, Target, launches};
@@ -185,28 +185,21 @@ pub fn parts(kernels: &[Box<dyn Kernel>], path: DecoderPath) -> Vec<&[Box<dyn Ke
 /// The hidden size from which a bake has tiles of 128 columns beside those of 64.
 const DOUBLE_TILES_FROM: u32 = 768;
 
-/// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none where no type has
-/// tensor cores' instructions.
+/// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none where these take no type.
 pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
     if target.is_own() {
         return of_own(shape, types, target);
     }
-    let mut all: Vec<Box<dyn Kernel>> =
-        vec![Box::new(Quantise::new(&shape, types)), Box::new(Gemm::wide(shape, types))];
-    // On sm_75 the text of tiles of eight columns would take a program beyond its size.
-    let has_all_tiles = target.sm() >= 80;
-    if has_all_tiles {
-        all.insert(1, Box::new(Gemm::narrow(shape, types)));
+    let mut all = match Quantise::new(&shape, types).check() {
+        Ok(()) => tiles(shape, types, target),
+        Err(_) => Vec::new(),
+    };
+    let floats = GemmFloats::new(shape, types);
+    if floats.check().is_ok() {
+        all.push(Box::new(floats));
     }
-    if has_all_tiles {
-        all.push(Box::new(GemmSliced::new(shape, types)));
-    } else {
-        all.push(Box::new(GemmTile::new(shape, types).by_more_warps()));
-    }
-    // A small model's matrices have too few rows for a chip's multiprocessors to share by such tiles.
-    if has_all_tiles && shape.hidden >= DOUBLE_TILES_FROM {
-        all.push(Box::new(GemmTile::new(shape, types).double()));
-        all.push(Box::new(GemmSliced::new(shape, types).halved()));
+    if all.is_empty() {
+        return all;
     }
     all.push(Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }));
     all.push(Box::new(AttentionBatch::new(shape, types)));
@@ -216,6 +209,26 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
     }
     let has = all.iter().all(|kernel| kernel.check().is_ok()) && have_room(&all, target, 0);
     if has { all } else { Vec::new() }
+}
+
+/// The kernels that round columns, and multiply them by tensor cores.
+fn tiles(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
+    let mut all: Vec<Box<dyn Kernel>> =
+        vec![Box::new(Quantise::new(&shape, types)), Box::new(Gemm::wide(shape, types))];
+    // On sm_75 the text of tiles of eight columns would take a program beyond its size.
+    let has_all_tiles = target.sm() >= 80;
+    if has_all_tiles {
+        all.insert(1, Box::new(Gemm::narrow(shape, types)));
+        all.push(Box::new(GemmSliced::new(shape, types)));
+    } else {
+        all.push(Box::new(GemmTile::new(shape, types).by_more_warps()));
+    }
+    // A small model's matrices have too few rows for a chip's multiprocessors to share by such tiles.
+    if has_all_tiles && shape.hidden >= DOUBLE_TILES_FROM {
+        all.push(Box::new(GemmTile::new(shape, types).double()));
+        all.push(Box::new(GemmSliced::new(shape, types).halved()));
+    }
+    all
 }
 
 /// Those of them that a chip has besides, by instructions of its own.

@@ -1,8 +1,8 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
 use super::launches::{
-    Advance, Argmax, Attention, AttentionBatch, Choose, EmbeddingRow, Exchange, Gemm, PersistentDecoder, Phase,
-    QkNormRopeKvWrite, Quantise, Trace,
+    Advance, Argmax, Attention, AttentionBatch, Choose, EmbeddingRow, Exchange, Gemm, GemmFloats, PersistentDecoder,
+    Phase, QkNormRopeKvWrite, Quantise, Trace,
 };
 use super::{KvType, Numerics};
 use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no_module};
@@ -117,11 +117,8 @@ impl Kernels {
     }
 }
 
-/// The kernels that take several tokens of a prompt at once: a state each, and a row of each vector.
-pub(crate) struct ColumnKernels {
-    pub(crate) embedding_rows: Kernel<EmbeddingRow<'static>>,
-    f16: CacheKernels,
-    f32: CacheKernels,
+/// The kernels that round columns and multiply them by tensor cores.
+pub(crate) struct TileKernels {
     pub(crate) quantise: Kernel<Quantise<'static>>,
     /// Tiles of 16 columns, and of 64; from sm_80 on the latter by slices, and also those of eight, and, but for small
     /// models, of 128.
@@ -134,25 +131,32 @@ pub(crate) struct ColumnKernels {
     pub(crate) double: Option<Kernel<Gemm<'static>>>,
     /// Tiles of 128 columns by products of warpgroups, where the device has these, for matrices of some types.
     pub(crate) warpgroups: Option<Kernel<Gemm<'static>>>,
+}
+
+/// The kernels that take several tokens of a prompt at once: a state each, and a row of each vector.
+pub(crate) struct ColumnKernels {
+    pub(crate) embedding_rows: Kernel<EmbeddingRow<'static>>,
+    f16: CacheKernels,
+    f32: CacheKernels,
+    /// Products of quantised weights, and of floats.
+    pub(crate) tiles: Option<TileKernels>,
+    pub(crate) floats: Option<Kernel<GemmFloats<'static>>>,
     /// Attention of neighbouring positions over an f16 cache.
     pub(crate) attention_batch: Kernel<AttentionBatch<'static>>,
 }
 
-impl ColumnKernels {
-    /// Loads them; none where a bake has none for the device: a text for later chips only, or models without
-    /// quantised types.
-    pub(crate) fn load(device: &Device, baked: &'static BakedModel) -> Result<Option<ColumnKernels>> {
-        let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, "quantise") else {
-            return Ok(None);
-        };
-        let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
-        let of_cache = |kv| CacheKernels::find(&loaded, baked, Numerics::Fast, kv, "columns_");
+impl TileKernels {
+    /// Those of a module.
+    fn find(
+        loaded: &LoadedModule,
+        module: &BakedModule,
+        device: &Device,
+        baked: &'static BakedModel,
+    ) -> Result<TileKernels> {
+        let setting = setting(baked, None);
         let gemm = |name| module.kernel(name).map(|kernel| loaded.find(kernel.name, &setting)).transpose();
         let sliced = |name| module.kernel(name).map(|kernel| loaded.find(kernel.name, &setting)).transpose();
-        Ok(Some(ColumnKernels {
-            embedding_rows: loaded.find("embedding_rows", &setting)?,
-            f16: of_cache(KvType::F16)?,
-            f32: of_cache(KvType::F32)?,
+        Ok(TileKernels {
             quantise: loaded.find("quantise", &setting)?,
             narrow: gemm("gemm_8")?,
             wide: loaded.find("gemm_16", &setting)?,
@@ -161,6 +165,27 @@ impl ColumnKernels {
             halved: sliced("gemm_sliced_2")?,
             double: gemm("gemm_tile_128")?,
             warpgroups: own(device, baked)?,
+        })
+    }
+}
+
+impl ColumnKernels {
+    /// Loads them; none where a bake has none for the device, as a text for later chips only.
+    pub(crate) fn load(device: &Device, baked: &'static BakedModel) -> Result<Option<ColumnKernels>> {
+        let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, "embedding_rows") else {
+            return Ok(None);
+        };
+        let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
+        let of_cache = |kv| CacheKernels::find(&loaded, baked, Numerics::Fast, kv, "columns_");
+        let floats = module.kernel("gemm_floats").map(|kernel| loaded.find(kernel.name, &setting)).transpose()?;
+        let rounds = module.kernel("quantise").is_some();
+        let tiles = rounds.then(|| TileKernels::find(&loaded, module, device, baked)).transpose()?;
+        Ok(Some(ColumnKernels {
+            embedding_rows: loaded.find("embedding_rows", &setting)?,
+            f16: of_cache(KvType::F16)?,
+            f32: of_cache(KvType::F32)?,
+            tiles,
+            floats,
             attention_batch: loaded.find("attention_batch_f16", &setting)?,
         }))
     }

@@ -72,6 +72,20 @@ launch! {
     }
 }
 
+launch! {
+    /// `gemm_floats`: a phase of a layer, or the head, for several columns and weights that are floats.
+    pub(crate) struct GemmFloats<'a> {
+        table: In<'a, u8>,
+        layer: u32,
+        phase: u32,
+        x: In<'a, f32>,
+        columns: u32,
+        y: Out<'a, f32>,
+        eps: f32,
+        vocab: u32,
+    }
+}
+
 /// What `gemm_sliced` takes besides what other products of several columns do: how it cuts tiles and shared memory.
 impl Launch for Cut {
     type At<'a> = Cut;

@@ -13,10 +13,10 @@ use crate::quantised::Matrix;
 use crate::random::Random;
 use crate::support::{Arg, Gpu, Output, Table, Weights, chips, every_schedule};
 
-const EPS: f32 = 0.0625;
+pub(crate) const EPS: f32 = 0.0625;
 /// Sums of a tile.
 const TILE: usize = 128 * 128;
-const LAYER: u32 = 1;
+pub(crate) const LAYER: u32 = 1;
 
 /// A tile that products have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,10 +77,10 @@ fn quantised() -> impl Iterator<Item = WeightType> {
 }
 
 /// A phase of a layer with its tensors.
-struct Case {
-    phase: Phase,
-    shape: ModelShape,
-    types: Vec<WeightType>,
+pub(crate) struct Case {
+    pub(crate) phase: Phase,
+    pub(crate) shape: ModelShape,
+    pub(crate) types: Vec<WeightType>,
     k: usize,
     gamma: Vec<f32>,
     /// Of the norm behind the residual stream.
@@ -91,7 +91,7 @@ struct Case {
 
 impl Case {
     /// The matrices have `types` in turn.
-    fn new(phase: Phase, shape: ModelShape, types: &[WeightType], random: &mut Random) -> Case {
+    pub(crate) fn new(phase: Phase, shape: ModelShape, types: &[WeightType], random: &mut Random) -> Case {
         let ModelShape { hidden, ffn, .. } = shape;
         let (q, kv) = (shape.q_dim(), shape.kv_dim());
         let (k, roles): (u32, &[(TensorRole, u32)]) = match phase {
@@ -119,7 +119,7 @@ impl Case {
         }
     }
 
-    fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         let rows: usize = self.matrices.iter().map(|(_, matrix)| matrix.n).sum();
         if self.phase == Phase::GateUp { rows / 2 } else { rows }
     }
@@ -148,7 +148,7 @@ impl Case {
     }
 
     /// The table, and what keeps its tensors alive.
-    fn on(&self, gpu: &Gpu) -> OnDevice {
+    pub(crate) fn on(&self, gpu: &Gpu) -> OnDevice {
         let mut table = Table::new(LAYER + 1);
         let weights: Vec<Weights> = self.matrices.iter().map(|(_, matrix)| gpu.matrix(matrix)).collect();
         for ((role, _), weights) in self.matrices.iter().zip(&weights) {
@@ -166,7 +166,7 @@ impl Case {
     }
 
     /// Column after column, by the kernel that decoding has.
-    fn alone(&self, gpu: &Gpu, on: &OnDevice, x: &[f32], y: &[f32]) -> Vec<f32> {
+    pub(crate) fn alone(&self, gpu: &Gpu, on: &OnDevice, x: &[f32], y: &[f32]) -> Vec<f32> {
         let kernel = gpu.load(Products::new(self.shape, &self.types));
         let columns = x.chunks(self.k).zip(y.chunks(self.rows()));
         let each = columns.map(|(x, y)| {
@@ -314,7 +314,7 @@ impl Case {
     }
 
     /// So many columns, of which some have outliers, and so a second plane.
-    fn columns(&self, count: usize, random: &mut Random) -> Vec<f32> {
+    pub(crate) fn columns(&self, count: usize, random: &mut Random) -> Vec<f32> {
         let mut x = random.floats(count * self.k, 1.0);
         for column in x.chunks_mut(self.k).step_by(3) {
             column[random.below(self.k as u32) as usize] = 1e4;
@@ -398,8 +398,8 @@ impl Next {
     }
 }
 
-struct OnDevice {
-    table: kiln::driver::DeviceBuffer<u8>,
+pub(crate) struct OnDevice {
+    pub(crate) table: kiln::driver::DeviceBuffer<u8>,
     _weights: Vec<Weights>,
     _vectors: Vec<(TensorRole, kiln::driver::DeviceBuffer<f32>)>,
 }

@@ -14,6 +14,7 @@ mod elementwise;
 mod embedding;
 mod fast;
 mod gemm;
+mod gemm_floats;
 mod gemv;
 mod kv;
 mod mma;

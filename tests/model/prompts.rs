@@ -228,16 +228,49 @@ fn the_next_prompt_takes_the_memory_of_the_one_before() {
     }
 }
 
-/// Matrices of floats go a token at a time, by a kernel of the stream path, which is loaded where layers have them.
+/// A random model of three layers whose matrices have such types.
+fn of_types(mix: Mix) -> Model {
+    let tiny = presets::by_name("tiny").expect("a preset").shape;
+    let shape = ModelShape { hidden: 512, ffn: 1280, layers: 3, vocab: 650, tied_head: false, ..tiny };
+    let written = Cut(std::env::temp_dir().join(format!("kiln-prompts-{mix:?}-{}.gguf", std::process::id())));
+    let out = File::create(&written.0).expect("a temporary file");
+    SynthModel { shape, mix, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
+    load(ModelFile::open(&written.0).expect("a model"), few())
+}
+
+/// Tokens of a prompt share passes over weights that are floats: a launch for each phase, of the head as well.
+#[test]
+fn a_prompt_goes_by_batches_where_all_matrices_are_floats() {
+    let model = of_types(Mix::F16);
+    let ids: Vec<u32> = (0..21).map(|i| (i * 37 + 11) % 650).collect();
+    let mut one_by_one = session(&model, PathChoice::Stream);
+    let expected = ids.iter().map(|id| {
+        one_by_one.append(&[*id]).expect("it fits");
+        one_by_one.logits().expect("logits")
+    });
+    let expected: Vec<Vec<f32>> = expected.collect();
+    for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
+        let mut together = session(&model, path);
+        together.append(&ids).expect("they fit");
+        let mut found = Vec::new();
+        let each = |_, logits: &[f32]| {
+            found.push(logits.to_vec());
+            Ok::<(), Error>(())
+        };
+        together.each_logits(each).expect("logits");
+        assert!(found == expected, "{path:?}");
+        if path != PathChoice::Persistent {
+            assert_eq!(together.work().launches, 3 * 6 + 1 + 1, "{path:?}: {:?}", together.work());
+        }
+    }
+}
+
+/// Where floats and quantised weights meet in a phase, it goes a token at a time, by a kernel of the stream path, which is
+/// loaded where layers have them.
 #[test]
 fn a_prompt_goes_by_batches_where_some_matrices_are_floats() {
     let mut random = Random::fresh();
-    let tiny = presets::by_name("tiny").expect("a preset").shape;
-    let shape = ModelShape { hidden: 512, ffn: 1280, layers: 3, vocab: 650, tied_head: false, ..tiny };
-    let written = Cut(std::env::temp_dir().join(format!("kiln-prompts-{}.gguf", std::process::id())));
-    let out = File::create(&written.0).expect("a temporary file");
-    SynthModel { shape, mix: Mix::InTurn, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
-    let model = load(ModelFile::open(&written.0).expect("a model"), few());
+    let model = of_types(Mix::InTurn);
     let ids: Vec<u32> = (0..20).map(|_| random.below(650)).collect();
     let [found, expected] = [PathChoice::Persistent, PathChoice::Stream].map(|path| {
         let mut session = model.session(options(path).with_capacity(64)).expect("a session");

@@ -131,14 +131,28 @@ impl Products {
 }
 
 /// A sum whose error does not grow with the number of its terms (Kahan, <https://doi.org/10.1145/363707.363723>).
-struct Sum {
-    total: Var<F32>,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sum {
+    pub(crate) total: Var<F32>,
     /// The error of the last rounding of `total`.
     excess: Var<F32>,
 }
 
 impl Sum {
-    fn add(&self, b: &mut Builder, term: Val<F32>) {
+    pub(crate) fn zero(b: &mut Builder) -> Sum {
+        Sum { total: b.var(0.0), excess: b.var(0.0) }
+    }
+
+    /// Each becomes the other.
+    pub(crate) fn exchange(&self, b: &mut Builder, other: &Sum) {
+        for (one, other) in [(self.total, other.total), (self.excess, other.excess)] {
+            let (first, second) = (b.get(one), b.get(other));
+            b.set(one, second);
+            b.set(other, first);
+        }
+    }
+
+    pub(crate) fn add(&self, b: &mut Builder, term: Val<F32>) {
         let term = b.sub(term, self.excess);
         let next = b.add(self.total, term);
         let step = b.sub(next, self.total);
@@ -191,7 +205,7 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
         Size::Reg(end) => Size::Reg(b.sub(end, 1)),
     };
     let rows: Vec<Val<U32>> = (0..shape.rows_per_lane).map(|row| b.add(first, row)).collect();
-    let sums: Vec<Sum> = rows.iter().map(|_| Sum { total: b.var(0.0), excess: b.var(0.0) }).collect();
+    let sums: Vec<Sum> = rows.iter().map(|_| Sum::zero(b)).collect();
     let g = b.and(lane, 7);
     let super_blocks = b.size_div_ceil(shape.k, SUPER_BLOCK);
     let floats = staged.floats(b);

@@ -382,14 +382,15 @@ impl Wanted {
 
 /// Where a lane writes its elements as floats: the first or last two quads of chunk `lane / 2`.
 #[derive(Debug, Clone, Copy)]
-struct Floats {
+pub(crate) struct Floats {
     first: Shared<F32>,
     second: Shared<F32>,
 }
 
 impl Floats {
+    /// In super-blocks from `to` on.
     #[track_caller]
-    fn new(b: &mut Builder, to: Shared<F32>) -> Floats {
+    pub(crate) fn new(b: &mut Builder, to: Shared<F32>) -> Floats {
         let lane = b.lane();
         let chunk = b.shr(lane, 1);
         let odd = b.and(lane, 1);
@@ -405,7 +406,7 @@ impl Floats {
 
     /// Stores those of the `n`-th super-block from `super_block` on.
     #[track_caller]
-    fn store(&self, b: &mut Builder, (super_block, n): (Val<U32>, usize), values: [Val<F32>; 8]) {
+    pub(crate) fn store(&self, b: &mut Builder, (super_block, n): (Val<U32>, usize), values: [Val<F32>; 8]) {
         let [v0, v1, v2, v3, v4, v5, v6, v7] = values;
         let [first, second] = [self.first, self.second]
             .map(|at| b.byte_index(at, super_block, 4 * SUPER_BLOCK).at(n as u32 * SUPER_BLOCK));
@@ -421,13 +422,13 @@ pub(super) fn squares(b: &mut Builder, values: [[Val<F32>; 8]; 2]) -> Val<F32> {
 }
 
 /// What a lane's eight are of it.
-fn square_of_lane(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<F32> {
+pub(crate) fn square_of_lane(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<F32> {
     let first = b.mul(values[0], values[0]);
     values[1..].iter().fold(first, |square, value| b.fma(*value, *value, square))
 }
 
 /// Eight floats from `at`, or zeros where they are not inside.
-pub(super) fn eight(b: &mut Builder, at: Global<F32>, inside: Option<Val<Pred>>, kind: LoadKind) -> [Val<F32>; 8] {
+pub(crate) fn eight(b: &mut Builder, at: Global<F32>, inside: Option<Val<Pred>>, kind: LoadKind) -> [Val<F32>; 8] {
     let load = |b: &mut Builder| -> [Val<F32>; 8] {
         let low: [Val<F32>; 4] = b.ld_vector(at, kind);
         let high: [Val<F32>; 4] = b.ld_vector(at.at(4), kind);

@@ -125,9 +125,20 @@ impl Reader {
     }
 
     pub(crate) fn read(&self, b: &mut Builder, super_block: Val<U32>) -> Activations {
-        let at: Vec<_> = self.quads.iter().map(|quad| b.byte_index(*quad, super_block, SUPER_BLOCK * 4)).collect();
+        self.behind(b, super_block).read_behind(b, 0)
+    }
+
+    /// One of what lies so many super-blocks behind.
+    pub(crate) fn behind(&self, b: &mut Builder, super_blocks: Val<U32>) -> Reader {
+        let quads = self.quads.iter().map(|quad| b.byte_index(*quad, super_blocks, SUPER_BLOCK * 4)).collect();
+        Reader { quads, order: self.order }
+    }
+
+    /// Those of the super-block of that number.
+    pub(crate) fn read_behind(&self, b: &mut Builder, super_blocks: u32) -> Activations {
+        let before = super_blocks * SUPER_BLOCK;
         let quads: [[Val<F32>; 4]; 8] =
-            self.order.map(|(k, further)| b.ld_vector(at[k].at(further), LoadKind::Ordinary));
+            self.order.map(|(k, further)| b.ld_vector(self.quads[k].at(before + further), LoadKind::Ordinary));
         let half = |h: usize| std::array::from_fn(|i| quads[4 * h + i / 4][i % 4]);
         Activations { low: half(0), high: half(1) }
     }

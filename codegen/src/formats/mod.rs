@@ -19,7 +19,7 @@
 mod activations;
 mod int8;
 pub(crate) mod mma;
-mod plain;
+pub(crate) mod plain;
 mod plane;
 mod q4_0;
 mod q4_k;
@@ -56,7 +56,12 @@ pub(crate) trait Format {
         None
     }
 
-    /// The same for 16 rows and some eights of columns, by tensor cores; the same floats.
+    /// A lane's part of them as weights that several columns meet; none for quantised weights.
+    fn pieces(&self, _: &mut Builder, _x: Shared<F32>, _lane: Val<U32>) -> Option<plain::Pieces> {
+        None
+    }
+
+    /// Products with bytes for 16 rows and some eights of columns, by tensor cores; the same floats.
     fn mma(&self) -> Option<Mma> {
         None
     }

@@ -10,6 +10,44 @@ pub(super) struct F16Weights;
 pub(super) struct Bf16Weights;
 pub(super) struct F32Weights;
 
+/// A lane's part of a super-block, for products with several columns: its weights are loaded and unpacked once.
+pub(crate) struct Pieces {
+    pub(crate) reader: Reader,
+    /// Loads the lane's words of a super-block.
+    words: Words,
+    floats: Floats,
+}
+
+type Words = Box<dyn Fn(&mut Builder, &SuperBlock) -> Vec<Val<U32>>>;
+type Floats = Box<dyn Fn(&mut Builder, &[Val<U32>]) -> [[Val<F32>; 16]; 2]>;
+
+impl Pieces {
+    pub(crate) fn words(&self, b: &mut Builder, block: &SuperBlock) -> Vec<Val<U32>> {
+        (self.words)(b, block)
+    }
+
+    /// The weights of these words: those that the low activations meet, and those of the high ones.
+    pub(crate) fn floats(&self, b: &mut Builder, words: &[Val<U32>]) -> [[Val<F32>; 16]; 2] {
+        (self.floats)(b, words)
+    }
+
+    fn dot(self) -> Dot {
+        let Pieces { reader, words, floats } = self;
+        let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
+            let words = words(b, block);
+            let weights = floats(b, &words);
+            product(b, &weights, x)
+        });
+        Dot { reader, part }
+    }
+}
+
+/// The sum of the products of a lane's weights and activations: no scale stands before it.
+pub(crate) fn product(b: &mut Builder, [low, high]: &[[Val<F32>; 16]; 2], x: &Activations) -> Val<F32> {
+    let (low, high) = (chunk_dot(b, *low, &x.low), chunk_dot(b, *high, &x.high));
+    b.add(low, high)
+}
+
 /// The two 16-bit floats of a word.
 type Halves = fn(&mut Builder, Val<U32>) -> [Val<F32>; 2];
 
@@ -23,26 +61,32 @@ fn bf16(b: &mut Builder, word: Val<U32>) -> [Val<F32>; 2] {
     [b.mov_bits(low), b.mov_bits(high)]
 }
 
-/// The sum of both chunks' products: no scale stands before it.
-fn sum(b: &mut Builder, low: [Val<F32>; 16], high: [Val<F32>; 16], x: &Activations) -> Val<F32> {
-    let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
-    b.add(low, high)
+/// The lane's words of a super-block, `pieces` pieces of 16 bytes.
+fn words(b: &mut Builder, block: &SuperBlock, first: Val<U32>, pieces: u32) -> Vec<Val<U32>> {
+    (0..pieces).flat_map(|i| block.quad(b, first, 128 * i)).collect()
 }
 
 /// Weights of 16 bits: pieces of 8, four a lane.
-fn dot16(b: &mut Builder, x: Shared<F32>, g: Val<U32>, halves: Halves) -> Dot {
+fn pieces16(b: &mut Builder, x: Shared<F32>, g: Val<U32>, halves: Halves) -> Pieces {
     let reader = Reader::pieces(b, x, g, 2);
     let first = b.shl::<U32>(g, 4);
-    let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
-        let mut chunk = |at: u32| -> [Val<F32>; 16] {
-            let words = [block.quad(b, first, at), block.quad(b, first, at + 128)];
-            let pairs: Vec<[Val<F32>; 2]> = words.into_iter().flatten().map(|word| halves(b, word)).collect();
-            std::array::from_fn(|i| pairs[i / 2][i % 2])
-        };
-        let (low, high) = (chunk(0), chunk(256));
-        sum(b, low, high, x)
+    let words = Box::new(move |b: &mut Builder, block: &SuperBlock| words(b, block, first, 4));
+    let floats = Box::new(move |b: &mut Builder, words: &[Val<U32>]| {
+        let floats: Vec<Val<F32>> = words.iter().flat_map(|word| halves(b, *word)).collect();
+        [0, 16].map(|from| std::array::from_fn(|i| floats[from + i]))
     });
-    Dot { reader, part }
+    Pieces { reader, words, floats }
+}
+
+/// Weights of 32 bits: pieces of 4, eight a lane.
+fn pieces32(b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Pieces {
+    let reader = Reader::pieces(b, x, g, 1);
+    let first = b.shl::<U32>(g, 4);
+    let words = Box::new(move |b: &mut Builder, block: &SuperBlock| words(b, block, first, 8));
+    let floats = Box::new(|b: &mut Builder, words: &[Val<U32>]| {
+        [0, 16].map(|from| std::array::from_fn(|i| b.mov_bits(words[from + i])))
+    });
+    Pieces { reader, words, floats }
 }
 
 fn eight16(b: &mut Builder, block: &SuperBlock, lane: Val<U32>, halves: Halves) -> [Val<F32>; 8] {
@@ -54,7 +98,11 @@ fn eight16(b: &mut Builder, block: &SuperBlock, lane: Val<U32>, halves: Halves) 
 
 impl Format for F16Weights {
     fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
-        dot16(b, x, g, f16)
+        pieces16(b, x, g, f16).dot()
+    }
+
+    fn pieces(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Option<Pieces> {
+        Some(pieces16(b, x, g, f16))
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -64,7 +112,11 @@ impl Format for F16Weights {
 
 impl Format for Bf16Weights {
     fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
-        dot16(b, x, g, bf16)
+        pieces16(b, x, g, bf16).dot()
+    }
+
+    fn pieces(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Option<Pieces> {
+        Some(pieces16(b, x, g, bf16))
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -73,19 +125,12 @@ impl Format for Bf16Weights {
 }
 
 impl Format for F32Weights {
-    /// Pieces of 4, eight a lane.
     fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
-        let reader = Reader::pieces(b, x, g, 1);
-        let first = b.shl::<U32>(g, 4);
-        let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
-            let mut chunk = |at: u32| -> [Val<F32>; 16] {
-                let words: [[Val<U32>; 4]; 4] = std::array::from_fn(|i| block.quad(b, first, at + 128 * i as u32));
-                std::array::from_fn(|i| b.mov_bits(words[i / 4][i % 4]))
-            };
-            let (low, high) = (chunk(0), chunk(512));
-            sum(b, low, high, x)
-        });
-        Dot { reader, part }
+        pieces32(b, x, g).dot()
+    }
+
+    fn pieces(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Option<Pieces> {
+        Some(pieces32(b, x, g))
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {

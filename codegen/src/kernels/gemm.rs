@@ -40,6 +40,15 @@ impl Gemm {
         Gemm { shape, types, eights }
     }
 
+    /// An error unless tiles of 16 rows lie in one matrix each.
+    pub(super) fn check_rows(shape: &ModelShape) -> Result<(), String> {
+        let ModelShape { hidden, ffn, .. } = *shape;
+        match [hidden, ffn, shape.q_dim(), shape.kv_dim()].into_iter().find(|rows| *rows == 0 || rows % 32 != 0) {
+            Some(rows) => Err(format!("a matrix has {rows} rows or columns: needs a multiple of 32")),
+            None => Ok(()),
+        }
+    }
+
     /// The results of a thread: of its row and a column of each eight.
     fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, matrix: &InPhase, sums: &[Val<F32>]) {
         let (row, column) = of_thread(b);
@@ -166,15 +175,10 @@ impl Kernel for Gemm {
     }
 
     fn check(&self) -> Result<(), String> {
-        let ModelShape { hidden, ffn, .. } = self.shape;
-        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
-        if let Some(rows) = [hidden, ffn, q, kv].into_iter().find(|rows| *rows == 0 || rows % 32 != 0) {
-            return Err(format!("a matrix has {rows} rows or columns: needs a multiple of 32"));
-        }
         if self.types.is_empty() {
             return Err("no quantised type of weights: needs at least one".to_owned());
         }
-        Ok(())
+        Gemm::check_rows(&self.shape)
     }
 
     fn build(&self, b: &mut Builder) {

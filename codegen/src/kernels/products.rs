@@ -9,7 +9,7 @@ use crate::blocks::gemv::{self, AllRows, AnyInput, Kinds, Pass, Prepared, Share}
 use crate::blocks::math;
 use crate::blocks::places::Places;
 use crate::blocks::ring::{Consumer, Producer, Records};
-use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::blocks::tensor::{Table, Tensor, vector_from_table};
 use crate::blocks::together::Together;
 use crate::formats::{Form, form};
 use crate::ptx::{Builder, F32, Global, LINE, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
@@ -85,7 +85,7 @@ impl Products {
 
     fn staged(&self, b: &mut Builder, operands: &AnyOperands<'_>, chosen: &Chosen, rows: AllRows) -> (Pass, Prepared) {
         let Operands { table, x, eps, kind, .. } = operands.of;
-        let gamma = vector_from_table::<F32>(b, table, chosen.norm);
+        let gamma = chosen.gamma(b, table);
         let last = b.sub::<U32>(chosen.matrices, 1);
         let types = |b: &mut Builder| {
             let each = [0, 1, 2].map(|number| {
@@ -452,7 +452,7 @@ pub(super) struct Chosen {
     pub(super) k: Val<U32>,
     /// The entry of its norm's gamma; of any where it has none.
     norm: Val<U32>,
-    normalised: Val<Pred>,
+    pub(super) normalised: Val<Pred>,
     /// The entry of its first matrix, and how many follow each other.
     pub(super) weight: Val<U32>,
     pub(super) matrices: Val<U32>,
@@ -501,6 +501,11 @@ impl Chosen {
             has_residual,
             unwritten: b.selp::<U32>(1, 0, is_gate_up),
         }
+    }
+
+    /// The norm's gamma; any where it has none.
+    pub(super) fn gamma(&self, b: &mut Builder, table: impl Into<Table>) -> Global<F32> {
+        vector_from_table::<F32>(b, table, self.norm)
     }
 
     /// Whether something is added to its products.

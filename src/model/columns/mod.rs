@@ -5,7 +5,7 @@ mod products;
 mod rounded;
 
 use super::Inner;
-use super::kernels::ColumnKernels;
+use super::kernels::{ColumnKernels, TileKernels};
 use super::launches::{Attention, AttentionBatch, EmbeddingRow, QkNormRopeKvWrite};
 use super::sequence::Sequence;
 use super::tiles::Tile;
@@ -111,13 +111,14 @@ pub(crate) struct Pass {
 impl Columns {
     /// For a prompt of so many tokens.
     pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>, tokens: u32) -> Result<Columns> {
-        products::load_for_floats(model)?;
+        products::load_for_single_columns(model, &kernels)?;
         let (device, shape, room) = (&model.device, model.file.shape(), room(tokens));
         let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, room as usize * of as usize);
         let [x, qkv, attention, ffn] = floats(shape);
-        let shares = kernels.double.is_some() || kernels.warpgroups.is_some();
+        let has = |has: fn(&TileKernels) -> bool| kernels.tiles.as_ref().is_some_and(has);
+        let shares = has(|tiles| tiles.double.is_some() || tiles.warpgroups.is_some());
         let blocks = if shares { sharing(room, device.multiprocessors()) } else { 0 };
-        let by_maps = kernels.warpgroups.is_some() && room >= Tile::Warpgroups.columns();
+        let by_maps = has(|tiles| tiles.warpgroups.is_some()) && room >= Tile::Warpgroups.columns();
         Ok(Columns {
             kernels,
             room,

@@ -1,7 +1,7 @@
 //! The products of several columns: of a layer's phases, and of the head.
 
-use super::super::kernels::ColumnKernels;
-use super::super::launches::{Gemm, Phase, Quantise};
+use super::super::kernels::{ColumnKernels, TileKernels};
+use super::super::launches::{Gemm, GemmFloats, Phase, Quantise};
 use super::super::tiles::{Room, Tile};
 use super::super::token::{Of, Run};
 use super::super::{Inner, Numerics};
@@ -10,11 +10,14 @@ use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream};
 use crate::kernel::Kernel;
 use crate::launch::{In, Out};
+use crate::shape::columns::COLUMNS;
 use crate::shape::sliced::Cut;
 use crate::shape::{ModelShape, TensorRole, WeightType};
 
 /// The number of the head among the phases.
 const HEAD: u32 = 4;
+/// Rows of a block where weights are floats.
+const FLOAT_ROWS: u32 = 16;
 
 /// A phase of a layer, or the head: its number, the columns it takes, and its results.
 pub(super) struct Step {
@@ -73,10 +76,20 @@ fn quantised(model: &Inner, layer: u32, phase: u32) -> Option<Vec<WeightType>> {
     types.collect()
 }
 
+/// Whether all of a phase's matrices are of floats.
+fn is_of_floats(model: &Inner, layer: u32, phase: u32) -> bool {
+    let mut types = tensors(phase).0.iter().map(|role| model.weights.ty(*role, layer));
+    types.all(|ty| ty.is_some_and(|ty| !ty.is_quantised()))
+}
+
 /// Loads the kernel that takes a column at a time, where layers have matrices for it: not within work that is enqueued.
-pub(super) fn load_for_floats(model: &Inner) -> Result<()> {
+pub(super) fn load_for_single_columns(model: &Inner, kernels: &ColumnKernels) -> Result<()> {
     let mut phases = (0..model.file.shape().layers).flat_map(|layer| (0..HEAD).map(move |phase| (layer, phase)));
-    if phases.any(|(layer, phase)| quantised(model, layer, phase).is_none()) {
+    let is_left = |(layer, phase)| {
+        let by_tiles = kernels.tiles.is_some() && quantised(model, layer, phase).is_some();
+        !by_tiles && !(kernels.floats.is_some() && is_of_floats(model, layer, phase))
+    };
+    if phases.any(is_left) {
         model.stream_kernels(Numerics::Fast)?;
     }
     Ok(())
@@ -144,8 +157,15 @@ impl Columns {
         let (k, rows) = sizes(shape, phase);
         let table = In::noted(of.model.weights.table.as_ptr());
         let (eps, vocab) = (shape.rms_eps, shape.vocab);
-        let tiled = phase != HEAD || self.kernels.tile.is_some() || self.kernels.sliced.is_some();
-        let Some(types) = quantised(of.model, layer, phase).filter(|_| tiled) else {
+        if let Some(kernel) = self.kernels.floats.as_ref().filter(|_| is_of_floats(of.model, layer, phase)) {
+            let (x, y) = (In::noted(x), Out::noted(y));
+            let gemm = GemmFloats { table, layer, phase, x, columns: count, y, eps, vocab };
+            return run.launch_grid(kernel, [count.div_ceil(COLUMNS), rows.div_ceil(FLOAT_ROWS), 1], &gemm);
+        }
+        // A head goes by tiles of 64 columns.
+        let tiled = |tiles: &&TileKernels| phase != HEAD || tiles.tile.is_some() || tiles.sliced.is_some();
+        let kernels = self.kernels.tiles.as_ref().filter(tiled);
+        let Some((types, kernels)) = quantised(of.model, layer, phase).zip(kernels) else {
             let kernels = of.model.stream_kernels(Numerics::Fast)?;
             for column in 0..count as usize {
                 let (x, y) = (In::noted(x.add(column * k as usize)), Out::noted(y.add(column * rows as usize)));
@@ -155,17 +175,17 @@ impl Columns {
             return Ok(());
         };
         // A head has at most 64 columns at once.
-        let takes = |tile| self.has(tile) && (phase != HEAD || matches!(tile, Tile::Sliced(_) | Tile::Large));
+        let takes = |tile| self.has(kernels, tile) && (phase != HEAD || matches!(tile, Tile::Sliced(_) | Tile::Large));
         let rows_of = match types.as_slice() {
             [_] if phase == HEAD => vec![rows],
             _ => rows_of(shape, tensors(phase).0).collect(),
         };
         let matrices: Vec<_> = types.iter().copied().zip(rows_of).collect();
         let device = &of.model.device;
-        let shared = self.kernels.sliced.as_ref().map_or(0, Kernel::dynamic_shared_left);
+        let shared = kernels.sliced.as_ref().map_or(0, Kernel::dynamic_shared_left);
         let room = Room { multiprocessors: device.multiprocessors(), shared };
         let (tile, tiles) = Tile::choose(takes, &matrices, count, room);
-        let ColumnKernels { wide, narrow, tile: large, double, warpgroups, .. } = &*self.kernels;
+        let TileKernels { wide, narrow, tile: large, double, warpgroups, .. } = kernels;
         let (tile, kernel) = match (tile, narrow, large, double) {
             // Its kernel takes more, and is launched below.
             (Tile::Sliced(_), ..) => (tile, wide),
@@ -180,7 +200,7 @@ impl Columns {
         let width = tile.columns();
         let padded = count.next_multiple_of(width);
         if !rounded {
-            self.quantise(run, of, layer, (count, padded), step, &types)?;
+            self.quantise(run, of, layer, (count, padded), step, (kernels, &types))?;
         }
         let (taken, left) = (self.handed.to(phase), self.handed.to(phase + 1));
         let Rounding { wanted, norm } = rounded_for_next(of, layer, phase).unwrap_or_default();
@@ -206,7 +226,7 @@ impl Columns {
             begun: Out::noted(self.handed.begun.as_ptr()),
             begun_words: Out::noted(self.handed.begun_words.as_ptr()),
         };
-        let sliced = [&self.kernels.sliced, &self.kernels.halved];
+        let sliced = [&kernels.sliced, &kernels.halved];
         if let Tile::Sliced(cut) = tile
             && let Some(sliced) = sliced[cut.parts as usize - 1]
         {
@@ -218,15 +238,15 @@ impl Columns {
     }
 
     /// Whether a tile has a kernel, and its columns room.
-    fn has(&self, tile: Tile) -> bool {
+    fn has(&self, kernels: &TileKernels, tile: Tile) -> bool {
         let kernel = match tile {
-            Tile::Narrow => self.kernels.narrow.is_some(),
+            Tile::Narrow => kernels.narrow.is_some(),
             Tile::Wide => true,
-            Tile::Sliced(Cut { parts: 1, .. }) => self.kernels.sliced.is_some(),
-            Tile::Sliced(_) => self.kernels.halved.is_some(),
-            Tile::Large => self.kernels.tile.is_some(),
-            Tile::Double => self.kernels.double.is_some(),
-            Tile::Warpgroups => self.kernels.warpgroups.is_some(),
+            Tile::Sliced(Cut { parts: 1, .. }) => kernels.sliced.is_some(),
+            Tile::Sliced(_) => kernels.halved.is_some(),
+            Tile::Large => kernels.tile.is_some(),
+            Tile::Double => kernels.double.is_some(),
+            Tile::Warpgroups => kernels.warpgroups.is_some(),
         };
         kernel && tile.columns() <= self.room
     }
@@ -239,7 +259,7 @@ impl Columns {
         layer: u32,
         (count, padded): (u32, u32),
         step: &Step,
-        types: &[WeightType],
+        (kernels, types): (&TileKernels, &[WeightType]),
     ) -> Result<()> {
         let shape = of.model.file.shape();
         let to = self.handed.to(step.number);
@@ -257,7 +277,7 @@ impl Columns {
                     to: Out::noted(to_form.as_ptr()),
                     inverse: Out::noted(to.inverse.as_ptr()),
                 };
-                run.launch_grid(&self.kernels.quantise, [padded, 1, 1], &quantise)?;
+                run.launch_grid(&kernels.quantise, [padded, 1, 1], &quantise)?;
             }
         }
         Ok(())
