@@ -1,10 +1,11 @@
-//! The draw of a token, behind the head's barrier: one more barrier, or two where it is from some of the tokens.
+//! The draw of a token, behind the head's barrier: one more barrier, or two where it is from some of the tokens; all columns
+//! share them.
 
 use super::column::word;
 use super::{Decoder, Pass};
 use crate::blocks::argmax::Best;
 use crate::blocks::choose::{Choose, Draw, History, Share};
-use crate::ptx::{Builder, F32, LoadKind, Scope, Shared, StoreOrder, U32, Val};
+use crate::ptx::{Builder, F32, LoadKind, Scope, Shared, StoreOrder, U32, Val, Var};
 use kiln_shape::choice;
 use kiln_shape::mailbox::command::COLUMNS;
 use kiln_shape::mailbox::item;
@@ -64,65 +65,100 @@ impl Decoder<'_> {
         chain.treat(b, History { tokens, length }, share);
     }
 
-    /// Draws the token behind each column's, where it is chosen so and can be.
+    /// Draws the token behind each column's, where it is chosen so and can be. Between two steps of it the blocks wait for each
+    /// other once, however many columns draw.
     pub(super) fn draw(&self, b: &mut Builder, pass: &Pass) {
-        self.columns.each(b, pass, |b, column| {
-            let tid = b.tid();
-            let first = b.setp_eq(tid, 0);
-            let was = b.index(self.drawn.was, column);
-            b.if_(first, |b| b.st(was, 0));
-            let chain = self.chain(b, column);
-            let asks = chain.has(b, choice::DRAWS | choice::LOGPROB);
-            let chooses = self.columns.chooses(b, column);
-            let asks = b.and_pred(asks, chooses);
-            b.if_(asks, |b| {
-                let bests = self.bests_of(b, column);
-                let most = chain.most(b, bests);
-                let size = b.abs(most);
-                let finite = b.setp_lt(size, f32::INFINITY);
-                b.if_(finite, |b| {
-                    let head = b.mul::<U32>(self.layers, 4);
-                    let (first_row, end) = self.share(b, head);
-                    let logits = self.columns.pointer(b, column, item::LOGITS);
-                    let share = Share { logits, first: first_row, end };
-                    let to = b.index(self.drawn.most, column);
-                    b.if_(first, |b| b.st(to, most));
-                    let adds = chain.has(b, choice::FILTERS | choice::LOGPROB);
-                    b.if_(adds, |b| {
-                        chain.weigh(b, share, most);
-                        self.barrier.wait(b);
-                    });
-                    let draws = chain.has(b, choice::DRAWS);
-                    b.if_(draws, |b| self.draw_from(b, column, &chain, share, most));
+        let (adds, draws) = (b.var::<U32>(0), b.var::<U32>(0));
+        self.columns.each(b, pass, |b, column| self.weigh(b, column, (adds, draws)));
+        let adds = b.setp_ne(adds, 0);
+        b.if_else(adds, |b| self.barrier.wait(b), Builder::bar_sync);
+        let draws = b.setp_ne(draws, 0);
+        b.if_(draws, |b| {
+            // The window is found twice, by one text.
+            b.for_range(0, 2, 1, |b, step| {
+                self.columns.each(b, pass, |b, column| self.draw_from(b, column, step));
+                let sifted = b.setp_eq(step, 0);
+                b.if_else(sifted, |b| self.barrier.wait(b), Builder::bar_sync);
+            });
+        });
+    }
+
+    /// The first step of a column's draw: says whether bins are to be added up, and whether there is a draw.
+    fn weigh(&self, b: &mut Builder, column: Val<U32>, (any_adds, any_draws): (Var<U32>, Var<U32>)) {
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        let was = b.index(self.drawn.was, column);
+        b.if_(first, |b| b.st(was, 0));
+        let chain = self.chain(b, column);
+        let asks = chain.has(b, choice::DRAWS | choice::LOGPROB);
+        let chooses = self.columns.chooses(b, column);
+        let asks = b.and_pred(asks, chooses);
+        b.if_(asks, |b| {
+            let bests = self.bests_of(b, column);
+            let most = chain.most(b, bests);
+            let size = b.abs(most);
+            let finite = b.setp_lt(size, f32::INFINITY);
+            b.if_(finite, |b| {
+                let to = b.index(self.drawn.most, column);
+                b.if_(first, |b| b.st(to, most));
+                let adds = chain.has(b, choice::FILTERS | choice::LOGPROB);
+                b.if_(adds, |b| {
+                    let share = self.logits_of(b, column);
+                    chain.weigh(b, share, most);
+                    b.set(any_adds, 1);
+                });
+                let draws = chain.has(b, choice::DRAWS);
+                b.if_(draws, |b| {
+                    b.if_(first, |b| b.st(was, 1));
+                    b.set(any_draws, 1);
                 });
             });
         });
-        b.bar_sync(); // what was found is in shared memory
     }
 
-    /// Draws, where the bins are behind a barrier.
-    fn draw_from(&self, b: &mut Builder, column: Val<U32>, chain: &Choose, share: Share, most: Val<F32>) {
-        let tid = b.tid();
-        let first = b.setp_eq(tid, 0);
-        let position = self.columns.position(b, column);
-        let by = Draw { most, position: b.add(position, 1), window: chain.window(b) };
-        let best = chain.sift(b, share, by);
-        let draws = chain.draws(b);
-        chain.store(b, &best, draws);
-        self.barrier.wait(b);
-        let found = Best::none(b);
-        let filters = chain.has(b, choice::FILTERS);
-        b.if_(filters, |b| {
-            let best = chain.settle(b, by);
-            b.set(found.value, best.value);
-            b.set(found.index, best.index);
-        });
-        let Drawn { was, value, index, .. } = self.drawn;
-        let (was, value, index) = (b.index(was, column), b.index(value, column), b.index(index, column));
-        b.if_(first, |b| {
-            b.st(was, 1);
-            b.st(value, found.value);
-            b.st(index, found.index);
+    /// The block's logits of a column.
+    fn logits_of(&self, b: &mut Builder, column: Val<U32>) -> Share {
+        let head = b.mul::<U32>(self.layers, 4);
+        let (first, end) = self.share(b, head);
+        Share { logits: self.columns.pointer(b, column, item::LOGITS), first, end }
+    }
+
+    /// The other steps of a column's draw, where it has one: first the best of its surely drawn logits, then of its list.
+    fn draw_from(&self, b: &mut Builder, column: Val<U32>, step: Val<U32>) {
+        let Drawn { was, value, index, most } = self.drawn;
+        let [was, index] = [was, index].map(|at| b.index(at, column));
+        let [value, most] = [value, most].map(|at| b.index(at, column));
+        let was = b.ld(was, LoadKind::Constant);
+        let draws = b.setp_ne(was, 0);
+        b.if_(draws, |b| {
+            let (chain, most) = (self.chain(b, column), b.ld(most, LoadKind::Ordinary));
+            let position = self.columns.position(b, column);
+            let by = Draw { most, position: b.add(position, 1), window: chain.window(b) };
+            let found = Best::none(b);
+            let sifts = b.setp_eq(step, 0);
+            b.if_else(
+                sifts,
+                |b| {
+                    let share = self.logits_of(b, column);
+                    let best = chain.sift(b, share, by);
+                    let draws = chain.draws(b);
+                    chain.store(b, &best, draws);
+                },
+                |b| {
+                    let filters = chain.has(b, choice::FILTERS);
+                    b.if_(filters, |b| {
+                        let best = chain.settle(b, by);
+                        b.set(found.value, best.value);
+                        b.set(found.index, best.index);
+                    });
+                },
+            );
+            let tid = b.tid();
+            let first = b.setp_eq(tid, 0);
+            b.if_(first, |b| {
+                b.st(value, found.value);
+                b.st(index, found.index);
+            });
         });
     }
 
