@@ -14,6 +14,8 @@ const LLAMA_CPP_NODES: [u32; 2] = [19, 6];
 /// Bytes of the cache in flight in a multiprocessor while it attends, as `codegen/loops.txt` has them: a chunk's values of
 /// two blocks in exact numerics, what eight warps have copied ahead in fast ones.
 const ATTENTION_FLIGHT: f64 = 64000.0;
+/// KB of Q4_K that a ring's bulk copies have under way: of each of seven warps the 32 records that the producer's `FLIGHT` says.
+const RING_FLIGHT: f64 = 32.0;
 /// Bytes of weights that a warp asks for before it waits for the launch before its own, where it begins early:
 /// `codegen/src/blocks/dependent.rs`.
 const AHEAD: f64 = 16384.0;
@@ -168,7 +170,9 @@ fn add_phase(sum: &mut Prediction, phase: &Phase, chip: &Chip, way: Way, program
     let weights = (phase.q4_k + phase.q6_k).max(1) as f64;
     let mean = |of: fn(&Loop) -> f64| (phase.q4_k as f64 * of(&q4_k) + phase.q6_k as f64 * of(&q6_k)) / weights;
     let flight = match (phase.is_product(), has_ring) {
-        (_, true) => chip.ring.value * 1e3,
+        // Of what a ring by bulk copies has room for, the producer has so much under way.
+        (_, true) if chip.sm >= 90 => 1e3 * chip.ring.value.min(RING_FLIGHT),
+        (_, true) => 1e3 * chip.ring.value,
         (true, false) => mean(|of| of.flight),
         (false, false) => ATTENTION_FLIGHT,
     };
