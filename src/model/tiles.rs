@@ -23,9 +23,9 @@ pub(crate) enum Tile {
 
 /// Instructions of a warp for each `m16n8k32`, Q4_K: counted at sm_90, `codegen/loops.txt` has them. Of sm_75 they are 22.6
 /// and 16.2 for the tiles that are there, [`Tile::Wide`] and [`Tile::Large`].
-const COST: [(Tile, f64); 5] = [
-    (Tile::Narrow, 29.0),
-    (Tile::Wide, 22.0),
+pub(super) const COST: [(Tile, f64); 5] = [
+    (Tile::Narrow, 30.1),
+    (Tile::Wide, 20.9),
     (Tile::Large, 10.3),
     (Tile::Double, 10.2),
     // Counted are 6.6, and two planes take tensor cores longer. Chosen for what the clock says: of gate and up of qwen3-8b, 512
@@ -43,11 +43,11 @@ const FEW_WARPS: f64 = 1.44;
 /// Instructions of a warp for each product of a tile that has slices, Q4_K at sm_90, cycles that a warp alone takes for each,
 /// and how much longer than these or the L2 cache a super-block takes, what begins and ends a tile in it: by the emulator's clock
 /// of an H200 and an A100, 1.24 to 1.5 times as long for qwen3-8b.
-const SLICED: f64 = 11.1;
+pub(super) const SLICED: f64 = 11.1;
 const ALONE: f64 = 2.2;
 const WAITS: f64 = 1.35;
 /// How many more instructions tiles take whose warps have half of the columns each: both unpack their rows.
-const HALVED: f64 = 1.24;
+pub(super) const HALVED: f64 = 1.24;
 /// How much longer slices take that meet Q6_K with all columns: their loop of 2151 instructions is 34 KB. Of an H200's warps in it
 /// 45 % waited for instructions, by Nsight Compute, and hardly one in that of Q4_K, 23 KB; Q, K and V of qwen3-8b with V in
 /// Q6_K took 43.5 us instead of 23.9. With half of the columns the loop is 21 KB.

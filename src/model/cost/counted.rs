@@ -202,6 +202,7 @@ const FAST_STAGING: f64 = 10.688;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::tiles;
 
     const RECORDED: &str = include_str!("../../../codegen/loops.txt");
 
@@ -241,21 +242,39 @@ mod tests {
         );
     }
 
+    /// Instructions of a warp for each product of a tile.
+    fn of_a_product(kernel: &str, ty: WeightType, target: u32) -> f64 {
+        let cells = recorded("qwen3-8b.stream_fast", kernel, &ty.to_string(), target);
+        let [units, all] = [5, 6].map(|cell| cells[cell].parse::<f64>().expect("a number"));
+        // Of a warp's iteration 4096 weights meet an eight of columns, or two; or units are products of 32 lanes.
+        let products = match kernel {
+            "gemm_8" => units / 512.0,
+            "gemm_16" => units * 2.0 / 512.0,
+            _ => units / 32.0,
+        };
+        all / products
+    }
+
     #[test]
     fn tiles_are_those_recorded_of_the_assembler() {
         for (kernel, ty, counts) in TILES {
             for &(target, expected) in counts {
-                let cells = recorded("qwen3-8b.stream_fast", kernel, &ty.to_string(), target);
-                let [units, all] = [5, 6].map(|cell| cells[cell].parse::<f64>().expect("a number"));
-                // Of a warp's iteration 4096 weights meet an eight of columns, or two; or units are products of 32 lanes.
-                let products = match kernel {
-                    "gemm_8" => units / 512.0,
-                    "gemm_16" => units * 2.0 / 512.0,
-                    _ => units / 32.0,
-                };
-                let found = all / products;
+                let found = of_a_product(kernel, ty, target);
                 assert!((found / expected - 1.0).abs() < 0.02, "{kernel}, {ty}, sm_{target}: {found}");
             }
+        }
+    }
+
+    /// What the choice of tiles goes by. sm_90 has no large tiles, and those of warpgroups are chosen for what the clock says.
+    #[test]
+    fn tiles_are_chosen_by_what_the_assembler_makes_of_them() {
+        let costs =
+            tiles::COST.into_iter().filter(|(tile, _)| matches!(tile, Tile::Narrow | Tile::Wide | Tile::Double));
+        let costs = costs.map(|(tile, cost)| (tile.kernel(), cost));
+        let sliced = [("gemm_sliced", tiles::SLICED), ("gemm_sliced_2", tiles::SLICED * tiles::HALVED)];
+        for (kernel, cost) in costs.chain(sliced) {
+            let found = of_a_product(kernel, Q4_K, 90);
+            assert!((found / cost - 1.0).abs() < 0.02, "{kernel}: {found}, and {cost} is what tiles are chosen by");
         }
     }
 
