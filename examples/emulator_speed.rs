@@ -1,5 +1,5 @@
-//! How fast the emulator runs kiln's own kernel: a Q4_K gemv of 4096 x 4096 with the norm in front, with all checks
-//! off, with each alone, and with all on.
+//! How fast the emulator runs kiln's own kernels: a Q4_K gemv of 4096 x 4096 with the norm in front, with all checks
+//! off, with each alone, and with all on; and a prompt of the demo model, at once and token by token.
 //!
 //! ```text
 //! cargo run --release --example emulator_speed
@@ -11,8 +11,11 @@
 mod command;
 
 use clap::Parser;
+use kiln::driver::Driver;
+use kiln::model::{ModelFile, PathChoice, SessionOptions};
+use kiln::{Device, Model};
 use kiln_codegen::{Target, bake, kernels::FusedRmsNormQ4KGemv};
-use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Module, run};
+use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Module, add_device, resolve, run};
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,16 +38,64 @@ const CHECKS: [(&str, Checks); 6] = [
     ("all", Checks::ALL),
 ];
 
-/// Measures how fast the emulator runs a gemv, a matrix-vector product, with its checks off and on.
+/// A prompt of the demo model, whose ids are of no matter here.
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf");
+const PROMPT: u32 = 64;
+const PROMPT_ROUNDS: u32 = 5;
+
+/// Measures how fast the emulator runs a gemv, a matrix-vector product, with its checks off and on, and a prompt.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {}
 
 fn main() -> ExitCode {
-    command::main(run_product)
+    command::main(|_: &Arguments| {
+        run_prompt(Checks::NONE, "off")?;
+        run_prompt(Checks::ALL, "all")?;
+        run_product()
+    })
 }
 
-fn run_product(_: &Arguments) -> Result<(), Box<dyn Error>> {
+/// Runs a prompt at once and token by token, no head in either.
+fn run_prompt(checks: Checks, name: &str) -> Result<(), Box<dyn Error>> {
+    let threads = std::thread::available_parallelism()?.get();
+    let ordinal = add_device(DeviceConfig { checks, threads, ..DeviceConfig::default() });
+    // SAFETY: the emulator's functions have NVIDIA's signatures and behaviour, and stay.
+    let driver =
+        unsafe { Driver::from_resolver(|name| resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))? };
+    let device = Device::open(&driver, ordinal)?;
+    let baked = ModelFile::open(MODEL)?.baked()?;
+    let model = Model::open(&device, baked, MODEL)?;
+    let options = SessionOptions::default().with_path(PathChoice::Stream).with_capacity(PROMPT + 1);
+    // Of what a session was given, the last token does not run before something is asked for.
+    let ids: Vec<u32> = (0..=PROMPT).map(|i| (i * 37 + 11) % model.shape().vocab).collect();
+    let mut best = [f64::MAX; 2];
+    for _ in 0..PROMPT_ROUNDS {
+        for (best, at_once) in best.iter_mut().zip([ids.len(), 1]) {
+            let mut session = model.session(options)?;
+            let start = Instant::now();
+            for ids in ids.chunks(at_once) {
+                session.append(ids)?;
+                session.prefill()?;
+            }
+            *best = best.min(start.elapsed().as_secs_f64());
+        }
+    }
+    let [together, one_by_one] = best;
+    writeln!(
+        std::io::stdout(),
+        "{PROMPT} tokens of the demo model, checks {name}, {threads} threads: {:.1} ms at once, {:.0} tokens/s; {:.1} ms token by \
+         token, {:.0} tokens/s; a factor of {:.1}",
+        together * 1e3,
+        f64::from(PROMPT) / together,
+        one_by_one * 1e3,
+        f64::from(PROMPT) / one_by_one,
+        one_by_one / together
+    )?;
+    Ok(())
+}
+
+fn run_product() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     let emitted = bake::emit(Target::DEFAULT[0], None, &[Box::new(FusedRmsNormQ4KGemv::new(COLUMNS, ROWS))])?;
     let kernel = emitted.kernels.first().ok_or("the module lacks its kernel")?;
