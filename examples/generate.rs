@@ -138,22 +138,23 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let begin = Instant::now();
     session.append(&prompt)?;
+    let mut bar = Bar::new("reading the prompt");
     if arguments.clock_last {
         session.prefill()?;
         clock();
     } else if prompt.len() > Session::BATCH {
-        let mut bar = Bar::new("reading the prompt");
-        session.prefill_by_batches(|done, total| {
-            bar.show(done as u64, total as u64);
+        // The last batch runs with the choice of the first token.
+        session.prefill_by_batches(|done, _| {
+            bar.show(done as u64, prompt.len() as u64);
             true
         })?;
-        bar.clear();
     }
     let options = GenerateOptions::new(arguments.tokens).with_sampling(sampling.clone());
     let mut stream = session.text(&tokenizer, options).with_stop(arguments.stop.iter())?;
     let mut first = None;
     let (mut text, mut out) = (String::new(), std::io::stdout().lock());
     while let Some(token) = stream.step(&mut text) {
+        bar.clear();
         out.write_all(text.as_bytes())?;
         out.flush()?;
         text.clear();
@@ -178,7 +179,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     if counts || arguments.clock.is_some() {
         // What is resident has left the device, and is in the records, when the session is gone.
-        let closing = made.closing_line(&picked, &session);
+        let closing = made.closing_line(&picked, &session, arguments.ways.path);
         drop(session);
         drop(model);
         if counts {
@@ -190,7 +191,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         note(format_args!("{closing}\n"));
         return Ok(());
     }
-    note(format_args!("{}\n", made.closing_line(&picked, &session)));
+    note(format_args!("{}\n", made.closing_line(&picked, &session, arguments.ways.path)));
     Ok(())
 }
 
@@ -222,7 +223,7 @@ struct Made {
 }
 
 impl Made {
-    fn closing_line(&self, picked: &Picked, session: &Session) -> String {
+    fn closing_line(&self, picked: &Picked, session: &Session, asked: choice::Path) -> String {
         let end = match self.end {
             Some(End::Length) => "token limit".to_owned(),
             Some(End::StopId(id)) => format!("end-of-text token {id}"),
@@ -231,10 +232,10 @@ impl Made {
             Some(End::Cancelled) | None => "cancelled".to_owned(),
         };
         let rate = self.ids.len().saturating_sub(1) as f64 / (self.time - self.first).as_secs_f64().max(1e-9);
-        let ((path, why), work) = (session.path(), session.work());
+        let (path, work) = (asked.of(session, picked.emulated), session.work());
         let calls = (work.launches + work.other_calls) as f64 / work.tokens.max(1) as f64;
         format!(
-            "device: {picked}; path: {path} ({why}); numerics: {}; choice: {}; launches: {}, {calls:.1} driver calls/token; prompt: {} tokens, \
+            "device: {picked}; path: {path}; numerics: {}; choice: {}; launches: {}, {calls:.1} driver calls/token; prompt: {} tokens, \
              first token after {:.2} s; generated: {} tokens, then {rate:.1} tokens/s, ended by {end}; loaded in {:.2} s",
             session.numerics(),
             self.choice,

@@ -53,6 +53,14 @@ impl Drop for Scratch {
     }
 }
 
+/// Whoever leaves the path to the program reads which one it is, and why.
+#[test]
+fn the_last_line_says_why_a_path_was_taken() {
+    let output = generate(&["--ids", "5", "--tokens", "1"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("; path: stream (auto: the emulator runs it faster); "), "{errors}");
+}
+
 #[test]
 fn text_goes_to_standard_output_and_ids_to_standard_error() {
     let arguments = ["--ids", "438,1245,361", "--tokens", "3", "--print-ids", "--path", "stream", "--timings"];
@@ -74,7 +82,7 @@ fn text_goes_to_standard_output_and_ids_to_standard_error() {
     // The kernels that load, and those of the path; the emulator compiles.
     assert!(seconds("modules ") > 0.0 && timings.contains("compiled, 0 of machine code"), "{timings}");
     let closing = errors.lines().last().expect("a closing line");
-    for part in ["device: ", "path: stream", "numerics: fast", "launches: ", "tokens/s", "loaded in "] {
+    for part in ["device: ", "path: stream (asked for)", "numerics: fast", "launches: ", "tokens/s", "loaded in "] {
         assert!(closing.contains(part), "{part} in {closing}");
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use clap::{Args, ValueEnum};
-use kiln::model::{self, KvType, ModelFile, PathChoice, SessionOptions};
+use kiln::model::{self, KvType, ModelFile, PathChoice, Session, SessionOptions};
 
 /// The model that was named, or the demo model.
 pub(crate) fn model_file(named: Option<&std::path::Path>) -> kiln::Result<ModelFile> {
@@ -75,6 +75,13 @@ pub(crate) enum Path {
 }
 
 impl Path {
+    /// The path that a session has, and why.
+    pub(crate) fn of(self, session: &Session, emulated: bool) -> String {
+        let (path, why) = session.path();
+        let is_best_there = emulated && path == "stream" && matches!(self, Path::Auto);
+        format!("{path} ({})", if is_best_there { "auto: the emulator runs it faster" } else { why })
+    }
+
     /// The session's choice. The emulator runs the stream path faster, as docs/FIGURES.md has it. Whoever names `blocks`
     /// means the persistent path.
     pub(crate) fn on(self, emulated: bool, blocks: Option<u32>) -> PathChoice {

@@ -70,7 +70,7 @@ impl Bar {
     }
 
     pub(crate) fn clear(&mut self) {
-        if self.shown.is_some() {
+        if self.shown.take().is_some() {
             note(format_args!("\r{}\r", " ".repeat(50)));
         }
     }

@@ -134,10 +134,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         Some(value) => writeln!(out, "perplexity: {value:.4} ({} tokens foretold)", perplexity.tokens)?,
         None => writeln!(out, "perplexity: none, a token is foretold from those before it in its window")?,
     }
-    let ((path, why), numerics) = (session.path(), session.numerics());
+    let (path, numerics) = (arguments.path.of(&session, picked.emulated), session.numerics());
     let rate = ids.len() as f64 / begin.elapsed().as_secs_f64().max(1e-9);
     note(format_args!(
-        "device: {picked}; path: {path} ({why}); numerics: {numerics}; {} positions, {rate:.1} tokens/s\n",
+        "device: {picked}; path: {path}; numerics: {numerics}; {} positions, {rate:.1} tokens/s\n",
         ids.len()
     ));
     Ok(())
