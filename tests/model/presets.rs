@@ -1,9 +1,10 @@
 //! Every published shape decodes: a cut to two layers and a small vocabulary, random weights in the Q4_K_M mix, against
-//! float64; and with the same bits on both paths.
+//! float64; and with the same bits on both paths, and of prompts as of their tokens one by one.
 //!
 //! `KILN_TEST_PRESETS=1 cargo test --release -p kiln --test model presets` runs all of them; without the variable only the
 //! smallest.
 
+use crate::random::Random;
 use crate::reference::{Cache, Reference, relative_l2};
 use crate::synth_model::{Mix, SynthModel};
 use crate::{bake, common};
@@ -117,14 +118,67 @@ fn is_float64s(feature: &str) {
     assert_eq!(persistent[..], fast_logits[..1], "{feature}: both paths of fast numerics");
 }
 
+/// Lengths of prompts: few tokens, and more than a tile has columns.
+const PROMPTS: [usize; 2] = [9, 70];
+
+/// In fast numerics over the default cache, on a chip of few multiprocessors and on one of many: tiles and attention are
+/// chosen by their number.
+fn reads_prompts_with_the_bits_of_one_by_one(feature: &str) {
+    let _turn = turn();
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..PROMPTS[1]).map(|_| random.below(2048)).collect();
+    let cut = Cut::write(feature);
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_path(PathChoice::Stream);
+    let begun = |model: &Model| model.session(options.with_capacity(128)).expect("a session");
+    let load =
+        |multiprocessors| cut.load(DeviceConfig { multiprocessors, checks: Checks::NONE, ..DeviceConfig::default() });
+    let model = load(8);
+    let begin = Instant::now();
+    let mut alone = begun(&model);
+    let mut next = |id: &u32| {
+        alone.append(&[*id]).expect("it fits");
+        bits(&alone.logits().expect("logits"))
+    };
+    let expected: Vec<_> = ids.iter().map(&mut next).collect();
+    println!("{feature}: {} ids one by one in {:.1?}", ids.len(), begin.elapsed());
+    for model in [model, load(132)] {
+        let multiprocessors = model.device().multiprocessors();
+        for count in PROMPTS {
+            let begin = Instant::now();
+            let mut at_once = begun(&model);
+            at_once.append(&ids[..count]).expect("they fit");
+            let found = bits(&at_once.logits().expect("logits"));
+            let what = format!("{feature}, {count} ids, {multiprocessors} multiprocessors");
+            println!("{what}: at once in {:.1?}", begin.elapsed());
+            let differing = found.iter().zip(&expected[count - 1]).filter(|(one, other)| one != other).count();
+            assert_eq!(differing, 0, "{what}: so many logits differ");
+            // One by one each token has six launches for a layer.
+            let launches = at_once.work().launches;
+            assert!(launches <= 30, "{what}: {launches} launches are no batch's");
+        }
+    }
+}
+
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|x| x.to_bits()).collect()
+}
+
 macro_rules! presets {
-    ($($(#[$attribute:meta])* $test:ident $feature:literal)*) => {
+    ($($(#[$attribute:meta])* $test:ident $(#[$of_prompts:meta])* $prompts:ident $feature:literal)*) => {
         $(
             #[test]
             $(#[$attribute])*
             fn $test() {
                 if SMALLEST.contains(&$feature) || wanted($feature) {
                     is_float64s($feature);
+                }
+            }
+
+            #[test]
+            $(#[$of_prompts])*
+            fn $prompts() {
+                if SMALLEST.contains(&$feature) || wanted($feature) {
+                    reads_prompts_with_the_bits_of_one_by_one($feature);
                 }
             }
         )*
@@ -138,17 +192,19 @@ macro_rules! presets {
 }
 
 presets! {
-    qwen2_5_3b_is_float64s "qwen3b"
-    qwen2_5_0_5b_is_float64s "qwen2-5-0-5b"
-    qwen2_5_1_5b_is_float64s "qwen2-5-1-5b"
-    qwen2_5_7b_is_float64s "qwen2-5-7b"
+    qwen2_5_3b_is_float64s qwen2_5_3b_reads_prompts_with_the_bits_of_one_by_one "qwen3b"
+    qwen2_5_0_5b_is_float64s qwen2_5_0_5b_reads_prompts_with_the_bits_of_one_by_one "qwen2-5-0-5b"
+    qwen2_5_1_5b_is_float64s qwen2_5_1_5b_reads_prompts_with_the_bits_of_one_by_one "qwen2-5-1-5b"
+    qwen2_5_7b_is_float64s qwen2_5_7b_reads_prompts_with_the_bits_of_one_by_one "qwen2-5-7b"
     #[ignore = "longer; .ci/run runs it"]
-    qwen3_0_6b_is_float64s "qwen3-0-6b"
-    qwen3_1_7b_is_float64s "qwen3-1-7b"
-    qwen3_4b_is_float64s "qwen3-4b"
-    qwen3_8b_is_float64s "qwen3-8b"
-    qwen3_14b_is_float64s "qwen3-14b"
-    qwen3_32b_is_float64s "qwen3-32b"
+    qwen3_0_6b_is_float64s
+    #[ignore = "longer; .ci/run runs it"]
+    qwen3_0_6b_reads_prompts_with_the_bits_of_one_by_one "qwen3-0-6b"
+    qwen3_1_7b_is_float64s qwen3_1_7b_reads_prompts_with_the_bits_of_one_by_one "qwen3-1-7b"
+    qwen3_4b_is_float64s qwen3_4b_reads_prompts_with_the_bits_of_one_by_one "qwen3-4b"
+    qwen3_8b_is_float64s qwen3_8b_reads_prompts_with_the_bits_of_one_by_one "qwen3-8b"
+    qwen3_14b_is_float64s qwen3_14b_reads_prompts_with_the_bits_of_one_by_one "qwen3-14b"
+    qwen3_32b_is_float64s qwen3_32b_reads_prompts_with_the_bits_of_one_by_one "qwen3-32b"
 }
 
 fn has_the_same_bits_on_both_paths(feature: &str) {
@@ -159,9 +215,8 @@ fn has_the_same_bits_on_both_paths(feature: &str) {
     let cut = Cut::write(feature);
     // All checks are on: that blocks wait for each other where they must is what is at stake.
     let model = cut.load(DeviceConfig::h200());
-    let bits = |rows: Vec<Vec<f32>>| rows.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let begin = Instant::now();
-    let stream = bits(logits(&model, &IDS[..2], PathChoice::Stream, None));
+    let stream = bits(&logits(&model, &IDS[..2], PathChoice::Stream, None).concat());
     println!("{feature}: stream in {:.1?}", begin.elapsed());
     for blocks in [7, 132] {
         if blocks > model.device().multiprocessors() {
@@ -169,7 +224,7 @@ fn has_the_same_bits_on_both_paths(feature: &str) {
             continue;
         }
         let begin = Instant::now();
-        let persistent = bits(logits(&model, &IDS[..2], PathChoice::Persistent, Some(blocks)));
+        let persistent = bits(&logits(&model, &IDS[..2], PathChoice::Persistent, Some(blocks)).concat());
         println!("{feature}: persistent, {blocks} blocks, in {:.1?}", begin.elapsed());
         assert_eq!(stream.len(), persistent.len());
         let differing = stream.iter().zip(&persistent).filter(|(stream, persistent)| stream != persistent).count();
