@@ -276,6 +276,113 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
     }
 }
 
+/// How a part of a sequence is run.
+#[derive(Debug, Clone, Copy)]
+enum Run {
+    /// All but its last token.
+    Prefill,
+    /// With the logits of every token.
+    Each,
+    /// With those of the last one.
+    Last,
+    /// With so many tokens chosen behind it, which belong to the sequence.
+    Generate(usize),
+}
+
+/// A sequence of at least `count` tokens in random parts: each way with a few tokens, with some, and with so many as have
+/// tiles, before one comes again.
+fn parts(random: &mut Random, count: usize) -> Vec<(Vec<u32>, Run)> {
+    let (mut parts, mut len, mut left) = (Vec::new(), 0, Vec::new());
+    while len < count {
+        if left.is_empty() {
+            left.extend(0..12);
+        }
+        let kind: usize = left.swap_remove(random.below(left.len() as u32) as usize);
+        let most = [3, 20, 70][kind % 3].min(count - len);
+        let ids: Vec<u32> = (0..1 + random.below(most as u32)).map(|_| random.below(2048)).collect();
+        let run = match kind / 3 {
+            0 => Run::Prefill,
+            1 => Run::Each,
+            2 => Run::Last,
+            _ => Run::Generate(1 + random.below(5) as usize),
+        };
+        len += ids.len() + if let Run::Generate(made) = run { made } else { 0 };
+        parts.push((ids, run));
+    }
+    parts
+}
+
+/// What each way of running tokens gives, and what it leaves for the next: logits behind every position, where they are asked
+/// for, and those of every position behind what stands in the cache in the end.
+fn has_one_by_ones_logits_in_any_mix(random: &mut Random, kv: KvType) {
+    const LEAST: usize = 300;
+    let parts = parts(random, LEAST);
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(kv).with_capacity(LEAST as u32 + 5);
+    let begun = |path| model.session(options.with_path(path)).expect("a session");
+    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+
+    let (mut alone, mut expected) = (begun(PathChoice::Stream), Vec::new());
+    for (ids, run) in &parts {
+        expected.extend(rows(&mut alone, ids));
+        for _ in 0..if let Run::Generate(made) = run { *made } else { 0 } {
+            let chosen = best(expected[expected.len() - 1].iter().map(|logit| f64::from(*logit)));
+            expected.extend(rows(&mut alone, &[chosen as u32]));
+        }
+    }
+    let expected: Vec<_> = expected.iter().map(|row| bits(row)).collect();
+
+    for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
+        let what = format!("{path:?}, {kv:?}");
+        let mut session = begun(path);
+        for (ids, run) in &parts {
+            session.append(ids).expect("they fit");
+            match *run {
+                Run::Prefill => session.prefill().expect("it runs"),
+                Run::Each => {
+                    let mut last = 0;
+                    session
+                        .each_logits(|position, logits| -> kiln::Result<()> {
+                            assert!(bits(logits) == expected[position], "{what}: position {position} of {parts:?}");
+                            last = position;
+                            Ok(())
+                        })
+                        .expect("logits");
+                    assert_eq!(last + 1, session.tokens().len(), "{what}");
+                }
+                Run::Last => {
+                    let (found, position) = (session.logits().expect("logits"), session.tokens().len() - 1);
+                    assert!(bits(&found) == expected[position], "{what}: position {position} of {parts:?}");
+                }
+                Run::Generate(made) => {
+                    let made = session.generate(GenerateOptions::new(made));
+                    made.collect::<kiln::Result<Vec<u32>>>().expect("it generates");
+                }
+            }
+        }
+        assert_eq!(session.tokens(), alone.tokens(), "{what}: {parts:?}");
+        for position in (0..expected.len()).rev() {
+            session.truncate(position + 1);
+            let found = session.logits().expect("logits");
+            assert!(bits(&found) == expected[position], "{what}: position {position} behind {parts:?}");
+        }
+    }
+}
+
+#[test]
+fn parts_that_are_run_in_different_ways_have_the_logits_of_one_by_one() {
+    has_one_by_ones_logits_in_any_mix(&mut Random::fresh(), KvType::F16);
+}
+
+#[test]
+#[ignore = "most of a minute; .ci/long runs it"]
+fn many_mixes_of_ways_to_run_have_the_logits_of_one_by_one() {
+    let mut random = Random::fresh();
+    for kv in [KvType::F16, KvType::F32, KvType::F16, KvType::F16] {
+        has_one_by_ones_logits_in_any_mix(&mut random, kv);
+    }
+}
+
 /// Seconds that 64 tokens take at once, and one by one: the best of some rounds.
 fn seconds(model: &Model, ids: &[u32], rounds: usize) -> [f64; 2] {
     let mut best = [f64::MAX; 2];
