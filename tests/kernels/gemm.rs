@@ -11,7 +11,7 @@ use crate::compare::assert_same_bits;
 use crate::phases::shape;
 use crate::quantised::Matrix;
 use crate::random::Random;
-use crate::support::{Arg, Gpu, Output, Table, Weights, chips, every_schedule};
+use crate::support::{Arg, Gpu, Output, Table, Weights, chips, every_schedule, more_chips};
 
 pub(crate) const EPS: f32 = 0.0625;
 /// Sums of a tile.
@@ -409,7 +409,7 @@ pub(crate) struct OnDevice {
 fn a_column_has_the_bits_it_has_alone() {
     let mut random = Random::fresh();
     let phases = [Phase::Qkv, Phase::AttentionOutput, Phase::GateUp, Phase::Down];
-    for gpu in chips() {
+    for gpu in more_chips() {
         let from = random.below(4) as usize;
         for (ty, phase) in quantised().zip(phases.into_iter().cycle().skip(from)) {
             let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 768);

@@ -12,7 +12,7 @@ use crate::common;
 use crate::compare::{assert_close, assert_same_bits};
 use crate::kv::KV_TYPES;
 use crate::random::Random;
-use crate::support::{Arg, Gpu, chips, every_schedule, gpu};
+use crate::support::{Arg, Gpu, every_schedule, gpu, more_chips};
 
 /// Weights are rounded to f16, each by 2^-12 of itself at most on average; scores are of f32 queries but for 2^-22.
 const FAST_BOUND: f64 = 4e-4;
@@ -154,7 +154,7 @@ fn neighbouring_positions_have_the_bits_of_each_alone() {
     ];
     for (kv_heads, group, head_dim, length, columns) in cases {
         let case = Case::new(kv_heads, group, head_dim, KvType::F16, length, &mut random);
-        for gpu in chips() {
+        for gpu in more_chips() {
             let [together, alone] = batch(&gpu, &case, columns);
             assert_same_bits(&format!("{}, {columns} columns, {gpu}", case.what()), &together, &alone);
         }

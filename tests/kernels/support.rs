@@ -34,6 +34,15 @@ pub(crate) fn chips() -> Vec<Gpu> {
     chips
 }
 
+/// Those, and chips between them: the first whose copies run on, and one whose blocks have less shared memory.
+pub(crate) fn more_chips() -> Vec<Gpu> {
+    let mut chips = chips();
+    if !common::on_gpu() {
+        chips.extend([(8, 0), (8, 9)].map(|(major, minor)| Gpu::of_chip(major, minor)));
+    }
+    chips
+}
+
 /// Runs `work` under every schedule; on a GPU, and where many seeds are tried, once.
 pub(crate) fn every_schedule(random: &mut Random, mut work: impl FnMut(&Gpu)) {
     if common::on_gpu() || common::tries_seeds() {
