@@ -418,6 +418,24 @@ fn a_column_has_the_bits_it_has_alone() {
     }
 }
 
+/// As many columns as a prompt has at once.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn all_columns_of_a_batch_have_the_same_bits() {
+    use WeightType::{Q4_K, Q6_K, Q8_0};
+    let mut random = Random::fresh();
+    let cases: [(Phase, &[WeightType], ModelShape); 3] = [
+        (Phase::Qkv, &[Q4_K, Q8_0, Q6_K], shape(kiln_shape::Family::Qwen2, 256, 1, 1, 64, 256)),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 256, 1, 1, 64, 96)),
+        (Phase::Down, &[Q6_K], shape(kiln_shape::Family::Qwen2, 160, 1, 1, 64, 512)),
+    ];
+    for gpu in more_chips() {
+        for (phase, types, shape) in cases {
+            Case::new(phase, shape, types, &mut random).check(&gpu, &[512], &Tile::ALL, &mut random);
+        }
+    }
+}
+
 #[test]
 fn matrices_of_different_types_share_columns() {
     let mut random = Random::fresh();
