@@ -180,6 +180,35 @@ fn batches_of_every_head_size_and_group_have_the_bits_of_each_alone() {
     }
 }
 
+/// Behind a prefix of thousands, some on each side of where units become longer.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn positions_behind_thousands_have_the_bits_of_each_alone() {
+    let mut random = Random::fresh();
+    // Up to 4096 positions a unit has one chunk, or two, and behind them one more.
+    for (kv_heads, group, head_dim) in [(3, 2, 64), (6, 1, 128)] {
+        let case = Case::new(kv_heads, group, head_dim, KvType::F16, 4099, &mut random);
+        for gpu in more_chips() {
+            let [together, alone] = batch(&gpu, &case, 5);
+            assert_same_bits(&format!("{}, {gpu}", case.what()), &together, &alone);
+        }
+    }
+}
+
+/// Its last positions.
+#[test]
+#[ignore = "half a minute in a debug build; .ci/long runs it in a release build"]
+fn the_longest_context_of_a_published_model_has_the_bits_of_each_position_alone() {
+    let mut random = Random::fresh();
+    for (kv_heads, group, head_dim) in [(1, 8, 128), (2, 4, 64)] {
+        let case = Case::new(kv_heads, group, head_dim, KvType::F16, 40960, &mut random);
+        for gpu in more_chips() {
+            let [together, alone] = batch(&gpu, &case, 5);
+            assert_same_bits(&format!("{}, {gpu}", case.what()), &together, &alone);
+        }
+    }
+}
+
 #[test]
 fn a_batch_beyond_the_cache_gives_zeros() {
     let mut random = Random::fresh();
