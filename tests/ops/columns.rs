@@ -186,6 +186,20 @@ fn causal_attention_matches_float64() {
     }
 }
 
+/// Behind a prefix of thousands.
+#[test]
+fn causal_attention_over_thousands_of_positions_matches_float64() {
+    let mut random = Random::fresh();
+    for (heads, columns, kv_heads, head_dim, position) in [(2, 5, 1, 128, 4094), (6, 3, 3, 64, 4095)] {
+        let shape = CacheShape { kv_heads, max_seq_len: 4100, head_dim };
+        let scene = Scene::new(heads, columns, shape, &mut random);
+        scene.ops.causal_attention(&scene.stream, &scene.arguments(Index::Value(position))).unwrap();
+        let what = format!("{heads}/{kv_heads} heads of {head_dim}, {columns} columns from {position}");
+        assert_close(&what, &scene.out.to_host().unwrap(), &scene.expected(position), ATTENTION_BOUND);
+        assert_eq!(scene.error.to_host().unwrap(), [0]);
+    }
+}
+
 #[test]
 fn a_position_in_device_memory_beyond_the_cache_gives_zeros() {
     let shape = CacheShape { kv_heads: 1, max_seq_len: 9, head_dim: 64 };
