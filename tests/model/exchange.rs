@@ -27,8 +27,14 @@ fn small() -> ModelFile {
 
 /// A random model of one layer.
 fn of_one_layer() -> ModelFile {
-    let shape = ModelShape { layers: 1, vocab: 650, ..presets::by_name("tiny").expect("a preset").shape };
-    let path = std::env::temp_dir().join(format!("kiln-one-layer-{}-{:?}.gguf", process::id(), thread::current().id()));
+    of_layers(1)
+}
+
+/// A random model of some layers.
+pub(crate) fn of_layers(layers: u32) -> ModelFile {
+    let shape = ModelShape { layers, vocab: 650, ..presets::by_name("tiny").expect("a preset").shape };
+    let name = format!("kiln-{layers}-layers-{}-{:?}.gguf", process::id(), thread::current().id());
+    let path = std::env::temp_dir().join(name);
     let out = File::create(&path).expect("a temporary file");
     SynthModel { shape, mix: Mix::Q4KM, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
     let file = ModelFile::open(&path).expect("a model");
@@ -36,9 +42,14 @@ fn of_one_layer() -> ModelFile {
     file
 }
 
-/// A model, with what is planted in the kernel that has a ring.
+/// A model on a device of three multiprocessors, with what is planted in the kernel that has a ring.
 fn open(seed: u64, file: ModelFile, plant: impl Fn(&str) -> String) -> Model {
     let config = DeviceConfig { multiprocessors: 3, schedule: Schedule::Random, seed, ..DeviceConfig::default() };
+    open_on(config, file, plant)
+}
+
+/// The same on any device of sm_90.
+pub(crate) fn open_on(config: DeviceConfig, file: ModelFile, plant: impl Fn(&str) -> String) -> Model {
     let baked = bake::of(*file.shape(), file.types(), 90);
     let modules = baked.modules().iter().map(|module| match module.decoder {
         Some((DecoderPath::Persistent, Numerics::Fast)) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
@@ -88,7 +99,7 @@ fn seen_in(file: impl Fn() -> ModelFile, plant: impl Fn(&str) -> String) -> Opti
 }
 
 /// The text with the lines that `rule` rewrites; it is given each with the one behind it.
-fn rewrite(ptx: &str, mut rule: impl FnMut(&str, &str) -> Option<String>) -> String {
+pub(crate) fn rewrite(ptx: &str, mut rule: impl FnMut(&str, &str) -> Option<String>) -> String {
     let lines: Vec<&str> = ptx.lines().collect();
     let is_code = |line: &&&str| !matches!(line.trim_start().get(..2), None | Some("//" | ".l"));
     let mut planted = 0;

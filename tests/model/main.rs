@@ -15,6 +15,7 @@ mod company;
 #[cfg(feature = "text")]
 mod constraint;
 mod decode;
+mod dependencies;
 mod evaluate;
 mod exchange;
 mod fast;

@@ -142,3 +142,40 @@ fn products_of_the_large_shapes_move_what_they_need() {
         }
     }
 }
+
+/// Bytes that the blocks of an H200 exchange through the L2 cache in two layers: looks at words and flags, as many as there are
+/// by the clock, and words that are emptied. A look at each word of each vector by each block is needed.
+fn exchange_through_l2(feature: &str) {
+    let _turn = turn();
+    let cut = Cut::write(feature);
+    let chip = kiln_emulator::chip_file("h200").expect("a chip");
+    let model = cut.load(DeviceConfig { counters: true, ..DeviceConfig::clocked(chip) });
+    let ordinal = model.device().ordinal();
+    kiln_emulator::clear_reports(ordinal);
+    let options = SessionOptions::default().with_kv(KvType::F16).with_path(PathChoice::Persistent).with_capacity(64);
+    let mut session = model.session(options).expect("a session");
+    session.append(&[640]).expect("it fits");
+    session.logits().expect("logits");
+    drop(session);
+    drop(model);
+    let shape = presets::by_name(feature).expect("a preset").shape;
+    // The first layer has the embedding instead of a vector, the head one more.
+    let needed = 2 * 132 * 4 * u64::from(2 * shape.hidden + shape.q_dim() + shape.ffn);
+    let reports = kiln_emulator::reports(ordinal);
+    let decoder = reports.iter().max_by_key(|report| report.counters.warp_instructions).expect("a launch");
+    let found = asked_for_by(&decoder.counters, "blocks/exchange.rs");
+    println!("{feature}: {found} bytes exchanged in two layers, {needed} needed");
+    assert!((needed..=2 * needed).contains(&found), "{feature}: {found} bytes exchanged, {needed} needed");
+}
+
+#[test]
+fn blocks_of_the_large_shapes_look_at_a_word_twice_at_most() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
+    for feature in ["qwen3b", "qwen3-8b"] {
+        if wanted(feature) {
+            exchange_through_l2(feature);
+        }
+    }
+}
