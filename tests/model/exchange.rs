@@ -9,6 +9,7 @@ use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sess
 use kiln::{Error, Model};
 use kiln_emulator::{DeviceConfig, FaultKind, Schedule};
 use kiln_shape::exchange::EMPTY;
+use kiln_shape::units::FAST_CHUNK;
 use kiln_shape::{ModelShape, presets};
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -138,6 +139,24 @@ fn elements_stored_plainly_are_found() {
 #[ignore = "longer; .ci/run runs it"]
 fn elements_polled_plainly_are_found() {
     finds(Seen::Fault(FaultKind::Race), |ptx| ptx.replace("ld.relaxed.gpu.global.v4.f32", "ld.global.v4.f32"));
+}
+
+/// Sequences of several units, which the last block of a KV head to finish one puts together.
+#[test]
+fn units_that_are_put_together_have_the_streams_bits() {
+    let ids: Vec<u32> = (0..2 * FAST_CHUNK + 4).map(|id| 37 * id % 2048).collect();
+    for seed in 0..2 {
+        let model = open(seed, small(), str::to_owned);
+        let [expected, found] = [PathChoice::Stream, PathChoice::Persistent].map(|path| {
+            let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(KvType::F16).with_path(path);
+            let mut session = model.session(options.with_capacity(128)).expect("a session");
+            session.append(&ids).expect("they fit");
+            let made = session.generate(GenerateOptions::new(2)).collect::<kiln::Result<Vec<u32>>>();
+            let logits = session.logits().expect("logits").into_iter().map(f32::to_bits);
+            (made.expect("it generates"), logits.collect::<Vec<u32>>())
+        });
+        assert_eq!(found, expected, "seed {seed}");
+    }
 }
 
 /// No word counts as empty, though it is a NaN.
