@@ -12,7 +12,7 @@ use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sess
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
 use kiln_shape::mailbox::command::COLUMNS;
 use kiln_shape::ring::{Depth, UNIT_BYTES};
-use kiln_shape::{Gguf, ModelShape, TensorRole, presets};
+use kiln_shape::{Gguf, ModelShape, TensorRole, WeightType, presets};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -352,7 +352,7 @@ fn in_ring(preset: &str, target: u32, limit: u32) -> (u32, usize) {
     let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
     let warps = kernel.block / 32 - 1;
     let left = limit - kernel.static_shared.next_multiple_of(128) - kernel.dynamic_shared;
-    let types = [kiln_shape::WeightType::Q4_K, kiln_shape::WeightType::Q6_K];
+    let types = [WeightType::Q4_K, WeightType::Q6_K];
     let depth = Depth::fitting(left, warps, types).expect("it has room");
     let units = kiln_shape::ring::units(types[0].layout(), depth.records);
     let bytes = depth.units / units * units * UNIT_BYTES * warps;
@@ -362,6 +362,36 @@ fn in_ring(preset: &str, target: u32, limit: u32) -> (u32, usize) {
         preset.feature, kernel.column_shared
     );
     (bytes, columns)
+}
+
+/// Records of a warp that are under way at once, at most, and the warps that have them.
+const FLIGHT: u64 = 32;
+const WARPS: u64 = 7;
+
+/// A copy lands as late as it may on the emulator, so that a block has as much under way as it ever may. More of it is what
+/// blocks hand to each other waits behind.
+#[test]
+fn a_block_has_as_many_records_under_way_as_may_be() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
+    let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 1, ..DeviceConfig::default() };
+    let model = open(tiny(), None, config);
+    let ordinal = model.device().ordinal();
+    kiln_emulator::clear_reports(ordinal);
+    results(&mut session(&model, PathChoice::Persistent, None), &PROMPT, 2);
+    drop(model);
+    let reports = kiln_emulator::reports(ordinal);
+    let under_way = reports.iter().map(|report| report.counters.bulk_bytes_under_way).max().expect("a launch");
+    // Planes of two bytes are copied from a multiple of 16 to another.
+    let records = |ty: WeightType| {
+        let layout = ty.layout();
+        WARPS
+            * (FLIGHT * u64::from(layout.data + layout.plane) + u64::from(kiln_shape::ring::slack(layout)) * FLIGHT / 8)
+    };
+    let (least, most) = (records(WeightType::Q4_K), records(WeightType::Q6_K));
+    println!("{under_way} bytes under way; of Q4_K alone it would be {least}, of Q6_K {most}");
+    assert!((least..=most).contains(&under_way), "{under_way} bytes");
 }
 
 #[test]

@@ -27,11 +27,13 @@ pub(crate) struct Counts {
     sites: Vec<(LineCounters, Way)>,
     /// Sectors read and written, a bit each, by page of 4 KiB.
     touched: HashMap<u64, [u128; 2]>,
+    /// Bytes of bulk copies into shared memory that a block had under way at once, at most.
+    under_way: u64,
 }
 
 impl Counts {
     pub(crate) fn new(instructions: usize) -> Counts {
-        Counts { sites: vec![Default::default(); instructions], touched: HashMap::new() }
+        Counts { sites: vec![Default::default(); instructions], touched: HashMap::new(), under_way: 0 }
     }
 
     /// A warp issues an instruction for the lanes in `m`: none, where its guard is false.
@@ -45,6 +47,11 @@ impl Counts {
     /// Counts a bulk copy from device memory, or into it: each sector once, whatever pieces the emulator moves it in.
     pub(crate) fn bulk(&mut self, pc: u32, device: (u64, u64), write: bool) {
         self.span(pc, device, if write { Way::Writes } else { Way::Reads });
+    }
+
+    /// Notes how many bytes of bulk copies a block has under way.
+    pub(crate) fn under_way(&mut self, bytes: u64) {
+        self.under_way = self.under_way.max(bytes);
     }
 
     /// Counts what L2 is asked for ahead.
@@ -96,6 +103,7 @@ impl Counts {
             let mine = self.touched.entry(*page).or_default();
             mine.iter_mut().zip(bits).for_each(|(mine, bits)| *mine |= bits);
         }
+        self.under_way(other.under_way);
     }
 }
 
@@ -159,6 +167,9 @@ pub struct Counters {
     pub write_bytes_distinct: u64,
     /// Extra passes in shared memory because lanes met in a bank.
     pub bank_conflicts: u64,
+    /// Bytes of bulk copies into shared memory that a block had under way at once, at most, each of which lands as late as
+    /// it may: behind a wait that sees it.
+    pub bulk_bytes_under_way: u64,
     /// Barriers, counted per warp.
     pub barriers: u64,
     /// Atomic operations, counted per lane.
@@ -174,7 +185,9 @@ impl Counters {
         let touched = |way: usize| counts.touched.values().map(move |page| u64::from(page[way].count_ones()));
         let distinct = |way: usize| SECTOR * touched(way).sum::<u64>();
         let (read_bytes_distinct, write_bytes_distinct) = (distinct(0), distinct(1));
-        let mut all = Counters { read_bytes_distinct, write_bytes_distinct, ..Counters::default() };
+        let bulk_bytes_under_way = counts.under_way;
+        let mut all =
+            Counters { read_bytes_distinct, write_bytes_distinct, bulk_bytes_under_way, ..Counters::default() };
         for (pc, (site, way)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
             let origin = &origins[pc];
             let mut line = LineCounters { source: origin.source.as_deref().cloned(), ..site.clone() };
@@ -205,7 +218,7 @@ impl Counters {
         all
     }
 
-    /// Adds another launch's counters. Distinct bytes are summed as well.
+    /// Adds another launch's counters. Distinct bytes are summed as well; of bytes under way it is the most.
     pub fn add(&mut self, other: &Counters) {
         self.warp_instructions += other.warp_instructions;
         self.lane_instructions += other.lane_instructions;
@@ -216,6 +229,7 @@ impl Counters {
         self.write_sectors += other.write_sectors;
         self.write_bytes_distinct += other.write_bytes_distinct;
         self.bank_conflicts += other.bank_conflicts;
+        self.bulk_bytes_under_way = self.bulk_bytes_under_way.max(other.bulk_bytes_under_way);
         self.barriers += other.barriers;
         self.atomics += other.atomics;
         self.fences += other.fences;

@@ -78,6 +78,14 @@ impl Transfer {
         own && self.listener.is_none() && matches!(self.bytes, Bytes::Out { .. }) == bulk
     }
 
+    /// Bytes of a bulk copy into shared memory.
+    fn bulk_bytes(&self) -> u64 {
+        match &self.bytes {
+            Bytes::In { data, .. } => data.len() as u64,
+            Bytes::Pieces(_) | Bytes::Out { .. } | Bytes::Arriving { .. } | Bytes::Landed => 0,
+        }
+    }
+
     /// The lowest of its lanes.
     fn lane(&self) -> usize {
         self.lanes.trailing_zeros() as usize
@@ -155,6 +163,9 @@ impl Cpu<'_> {
             self.find(self.fault_at(FaultKind::Race, &site.at, lane, mbarrier, message))?;
         }
         deliver(site, lane, (dst, data), mbarrier, true, lands);
+        if self.cx.config.counters {
+            self.counters.under_way(site.common.transfers.iter().map(Transfer::bulk_bytes).sum());
+        }
         Ok(())
     }
 

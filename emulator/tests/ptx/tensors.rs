@@ -356,6 +356,7 @@ fn a_copy_moves_the_sectors_of_its_rows_and_takes_the_time_of_a_bulk_copy() {
         assert_eq!(counters.read_bytes_used, (rows.end - rows.start) * bytes);
         assert_eq!((counters.read_sectors, counters.write_sectors), (expected, 0));
         assert_eq!((counters.by_opcode["cp"], counters.fences), (1, 2));
+        assert_eq!(counters.bulk_bytes_under_way, BYTES as u64, "the box, with what lies outside");
         assert_eq!(timing.l2_bytes, 32.0 * expected as f64);
     }
     // A copy of the same bytes in one piece.
