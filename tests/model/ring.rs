@@ -118,6 +118,26 @@ fn copies_of_lanes_bring_the_streams_bits_under_every_schedule() {
     }
 }
 
+/// One block, two and seven under each schedule, with bulk copies and with copies of lanes.
+#[test]
+#[ignore = "minutes; .ci/long runs it"]
+fn many_grids_have_the_streams_bits_under_every_schedule() {
+    let stream = whole(tiny());
+    for sm in [(9, 0), (8, 0)] {
+        for (schedule, split_warps) in [
+            (Schedule::RoundRobin, false),
+            (Schedule::Random, false),
+            (Schedule::Random, true),
+            (Schedule::Adversarial, false),
+        ] {
+            let config =
+                DeviceConfig { sm, schedule, split_warps, seed: 4, multiprocessors: 7, ..DeviceConfig::default() };
+            let what = format!("{sm:?}, {schedule:?}, split warps: {split_warps}");
+            is_the_streams(&open(tiny(), Some(4), config), &stream, &what, &[1, 2, 7], 2);
+        }
+    }
+}
+
 /// As many blocks as an H200 has, of which many have no rows in some phases. With every check on, which takes a minute a
 /// token.
 #[test]
@@ -125,10 +145,16 @@ fn copies_of_lanes_bring_the_streams_bits_under_every_schedule() {
 fn many_blocks_have_the_streams_bits_under_every_schedule() {
     let of = |model: &Model, path, blocks| results(&mut session(model, path, blocks), &PROMPT[..1], 1);
     let expected = of(&whole(tiny()), PathChoice::Stream, None);
-    for schedule in [Schedule::RoundRobin, Schedule::Random, Schedule::Adversarial] {
-        let config = DeviceConfig { multiprocessors: 132, schedule, seed: 5, ..DeviceConfig::default() };
+    for (schedule, split_warps) in [
+        (Schedule::RoundRobin, false),
+        (Schedule::Random, false),
+        (Schedule::Random, true),
+        (Schedule::Adversarial, false),
+    ] {
+        let config = DeviceConfig { multiprocessors: 132, schedule, split_warps, seed: 5, ..DeviceConfig::default() };
         let model = open_with(tiny(), Some(4), config, Duration::from_secs(600));
-        assert_eq!(of(&model, PathChoice::Persistent, Some(132)), expected, "{schedule:?}");
+        let found = of(&model, PathChoice::Persistent, Some(132));
+        assert_eq!(found, expected, "{schedule:?}, split warps: {split_warps}");
     }
 }
 
