@@ -389,6 +389,18 @@ fn a_cut_of_qwen3_8b_has_the_streams_bits_in_99_kb() {
     cut("qwen3-8b", (12, 0), 7, 170);
 }
 
+/// Chips of sm_120 run the text with bulk copies in 99 KB of shared memory.
+#[test]
+fn a_ring_in_99_kb_has_the_streams_bits() {
+    let of = |schedule| DeviceConfig { sm: (12, 0), schedule, seed: 6, multiprocessors: 2, ..DeviceConfig::default() };
+    let stream = whole(tiny());
+    for schedule in [Schedule::RoundRobin, Schedule::Random] {
+        let model = open(tiny(), None, of(schedule));
+        assert_eq!(model.device().shared_memory_per_block(), 99 << 10);
+        is_the_streams(&model, &stream, &format!("{schedule:?}"), &[2], 2);
+    }
+}
+
 /// Bytes of Q4_K in the ring of a block of a preset that may have so much shared memory, and the columns that it has room
 /// for, where it is baked for the types of its preset.
 fn in_ring(preset: &str, target: u32, limit: u32) -> (u32, usize) {
