@@ -7,10 +7,11 @@
 
 use crate::common;
 use crate::exchange::{of_layers, open_on, rewrite};
-use kiln::model::{GenerateOptions, KvType, Numerics, PathChoice, SessionOptions};
+use kiln::model::{GenerateOptions, KvType, Numerics, PathChoice, Sampling, SessionOptions};
 use kiln_emulator::{Checks, DeviceConfig};
 use kiln_shape::exchange::EMPTY;
 use kiln_shape::units::FAST_CHUNK;
+use std::sync::Barrier;
 
 /// Words that have hops of their own, by the lowest bits of their address.
 const WORDS: u32 = 1 << 20;
@@ -137,6 +138,69 @@ fn tokens_take_five_dependencies_a_layer_and_one_within_kv_heads() {
         assert_eq!(three - one, 2 * of_layer, "two layers");
         // The blocks' best logits: 217 at most for 36 layers.
         assert_eq!(one - of_layer, 1, "beside layers");
+    }
+}
+
+/// The text of a kernel whose first block counts its passes, and its barriers of the grid.
+fn counting_barriers(ptx: &str) -> String {
+    let arrives = |line: &str| line.starts_with("red.relaxed.gpu.global.add.u32 [") && line.ends_with("], 1;");
+    // What blocks arrive at behind attention has a place for each KV head, in a register of its own.
+    let mut all: Vec<&str> = ptx.lines().map(str::trim).filter(|line| arrives(line)).collect();
+    all.sort_unstable();
+    let arrival = all.chunk_by(|one, other| one == other).max_by_key(|same| same.len()).expect("a barrier")[0];
+    let by_first = |line: &str, counted: &str| {
+        format!(
+            "{line} {{ .reg .b32 %block; .reg .pred %is; mov.u32 %block, %ctaid.x; setp.ne.u32 %is, %block, 0; \
+             @%is bra $counted; {counted}\n$counted:\n }}"
+        )
+    };
+    rewrite(ptx, |line, _| match line {
+        _ if line == arrival => Some(by_first(line, "popc.b32 %block, %block;")),
+        _ if line.starts_with("st.shared.u32 [first_epoch+4], %") => Some(by_first(line, COUNTED)),
+        _ => None,
+    })
+}
+
+/// Passes over the weights for three sessions that begin together, and barriers of the grid in them.
+fn barriers_of_three(sampling: &Sampling) -> [u64; 2] {
+    let config =
+        DeviceConfig { multiprocessors: BLOCKS, checks: Checks::NONE, counters: true, ..DeviceConfig::default() };
+    let model = open_on(config, of_layers(1), counting_barriers);
+    let ordinal = model.device().ordinal();
+    kiln_emulator::clear_reports(ordinal);
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(KvType::F16).with_capacity(128);
+    let begin = Barrier::new(3);
+    std::thread::scope(|scope| {
+        for id in [5, 600, 7] {
+            let (model, begin) = (&model, &begin);
+            scope.spawn(move || {
+                let mut session = model.session(options.with_path(PathChoice::Persistent)).expect("a session");
+                session.append(&[id]).expect("it fits");
+                begin.wait();
+                let options = GenerateOptions::new(20).with_sampling(sampling.clone());
+                session.generate(options).collect::<kiln::Result<Vec<_>>>().expect("it generates");
+            });
+        }
+    });
+    drop(model);
+    let reports = kiln_emulator::reports(ordinal);
+    let decoder: Vec<_> = reports.iter().filter(|report| report.kernel == "persistent_decoder").collect();
+    ["brev", "popc"].map(|of| decoder.iter().filter_map(|report| report.counters.by_opcode.get(of)).sum())
+}
+
+/// A draw takes one barrier of the grid more than the greatest logit, or two, however many columns of the pass draw.
+#[test]
+fn draws_of_several_columns_share_their_barriers() {
+    if common::is_left_out_on_gpu("a changed text is for the emulator to run") {
+        return;
+    }
+    let drawn = Sampling::GREEDY.with_temperature(0.8).with_seed(1);
+    for (sampling, more) in [(Sampling::GREEDY, 0), (drawn.clone(), 1), (drawn.with_top_p(0.9), 2)] {
+        let [passes, barriers] = barriers_of_three(&sampling);
+        println!("{more} more a token: {passes} passes, {barriers} barriers");
+        // Where the machine lets the sessions run one after another, each token has a pass of its own.
+        assert!((20..=60).contains(&passes), "60 tokens: {passes} passes");
+        assert!(barriers.abs_diff(passes * (1 + more)) < passes / 2, "{passes} passes have {barriers} barriers");
     }
 }
 
