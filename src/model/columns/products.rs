@@ -86,8 +86,11 @@ fn is_of_floats(model: &Inner, layer: u32, phase: u32) -> bool {
 pub(super) fn load_for_single_columns(model: &Inner, kernels: &ColumnKernels) -> Result<()> {
     let mut phases = (0..model.file.shape().layers).flat_map(|layer| (0..HEAD).map(move |phase| (layer, phase)));
     let is_left = |(layer, phase)| {
-        let by_tiles = kernels.tiles.is_some() && quantised(model, layer, phase).is_some();
-        !by_tiles && !(kernels.floats.is_some() && is_of_floats(model, layer, phase))
+        let is_taken = match quantised(model, layer, phase) {
+            Some(_) => kernels.tiles.is_some(),
+            None => kernels.floats.is_some() && is_of_floats(model, layer, phase),
+        };
+        !is_taken
     };
     if phases.any(is_left) {
         model.stream_kernels(Numerics::Fast)?;
