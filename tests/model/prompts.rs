@@ -339,6 +339,7 @@ fn a_prompt_is_read_while_another_session_decodes() {
     let mut random = Random::fresh();
     let config = DeviceConfig { multiprocessors: 2, schedule: Schedule::Random, ..DeviceConfig::default() };
     let model = tiny(config);
+    let told = |error: Error| format!("{error}: {:?}", common::fault(model.device()));
     let limits = model.device().limits();
     // Both have many turns.
     model.device().set_limits(limits.with_turn(Duration::from_millis(20)));
@@ -361,7 +362,7 @@ fn a_prompt_is_read_while_another_session_decodes() {
                 session.truncate(short.len());
                 let mut tokens = Vec::new();
                 for token in session.generate(GenerateOptions::new(TOKENS)) {
-                    tokens.push(token.expect("a token"));
+                    tokens.push(token.map_err(told).expect("a token"));
                     begun.store(true, Ordering::Release);
                 }
                 assert!((tokens, session.logits().expect("logits")) == expected(&short, TOKENS));
@@ -375,7 +376,7 @@ fn a_prompt_is_read_while_another_session_decodes() {
             }
             for (count, batches) in [(70, 1), (150, 2)] {
                 session.append(&long[session.tokens().len()..count]).expect("they fit");
-                let tokens = generate(&mut session, 3).expect("it generates");
+                let tokens = generate(&mut session, 3).map_err(told).expect("it generates");
                 let launches = session.work().launches;
                 assert!(launches >= batches * launches_of_a_batch(&model), "{launches} launches");
                 let logits = session.logits().expect("logits");
