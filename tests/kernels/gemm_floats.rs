@@ -51,7 +51,10 @@ fn a_column_of_floats_has_the_bits_it_has_alone() {
             let shape = shape(Family::Qwen2, hidden, 4, 1, 64, ffn);
             let one = FLOATS[(number + random.below(3) as usize) % 3];
             check(&Case::new(phase, shape, &[one], &mut random), &gpu, 9, &mut random);
-            check(&Case::new(phase, shape, &FLOATS, &mut random), &gpu, 3, &mut random);
+            // Matrices of several types in one phase.
+            if matches!(phase, Phase::Qkv | Phase::GateUp) {
+                check(&Case::new(phase, shape, &FLOATS, &mut random), &gpu, 3, &mut random);
+            }
         }
     }
 }

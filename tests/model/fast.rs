@@ -370,6 +370,7 @@ fn has_one_by_ones_logits_in_any_mix(random: &mut Random, kv: KvType) {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn parts_that_are_run_in_different_ways_have_the_logits_of_one_by_one() {
     has_one_by_ones_logits_in_any_mix(&mut Random::fresh(), KvType::F16);
 }

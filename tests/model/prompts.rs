@@ -268,6 +268,7 @@ fn a_prompt_goes_by_batches_where_all_matrices_are_floats() {
 /// Where floats and quantised weights meet in a phase, it goes a token at a time, by a kernel of the stream path, which is
 /// loaded where layers have them.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_prompt_goes_by_batches_where_some_matrices_are_floats() {
     let mut random = Random::fresh();
     let model = of_types(Mix::InTurn);
