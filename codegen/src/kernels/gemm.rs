@@ -188,9 +188,8 @@ impl Kernel for Gemm {
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let ModelShape { hidden, ffn, .. } = self.shape;
-        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
-        let rows = b.selp::<U32>(q + 2 * kv, hidden, chosen.is_qkv);
-        let rows = b.selp::<U32>(ffn, rows, chosen.is_gate_up);
+        let q = self.shape.q_dim();
+        let rows = chosen.rows(b, &self.shape, None);
         let (group, tile) = (b.ctaid_x(), b.ctaid_y());
         let first_row = b.mul::<U32>(tile, ROWS);
         let first_eight = b.mul::<U32>(group, self.eights);

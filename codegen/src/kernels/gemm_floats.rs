@@ -305,10 +305,8 @@ impl Kernel for GemmFloats {
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let ModelShape { hidden, ffn, .. } = self.shape;
-        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
-        let rows = b.selp::<U32>(q + 2 * kv, hidden, chosen.is_qkv);
-        let rows = b.selp::<U32>(ffn, rows, chosen.is_gate_up);
-        let rows = b.selp::<U32>(vocab, rows, chosen.is_head);
+        let q = self.shape.q_dim();
+        let rows = chosen.rows(b, &self.shape, Some(vocab));
         let first_column = b.ctaid_x();
         let first_column = b.mul::<U32>(first_column, COLUMNS);
         let block_row = b.ctaid_y();

@@ -508,6 +508,13 @@ impl Chosen {
         vector_from_table::<F32>(b, table, self.norm)
     }
 
+    /// The rows of the phase, of all its matrices but that gate and up have the same; `vocab` of them where it may be the head.
+    pub(super) fn rows(&self, b: &mut Builder, of: &ModelShape, vocab: Option<Val<U32>>) -> Val<U32> {
+        let rows = b.selp::<U32>(of.q_dim() + 2 * of.kv_dim(), of.hidden, self.is_qkv);
+        let rows = b.selp::<U32>(of.ffn, rows, self.is_gate_up);
+        vocab.map_or(rows, |vocab| b.selp::<U32>(vocab, rows, self.is_head))
+    }
+
     /// Whether something is added to its products.
     fn adds(&self, b: &mut Builder, of: &ModelShape) -> Val<Pred> {
         if of.qkv_bias { b.or_pred(self.is_qkv, self.has_residual) } else { self.has_residual }
@@ -560,10 +567,7 @@ impl Kernel for Products {
         dot::leave_registers(b, Numerics::Fast);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, &self.shape, phase, layer);
-        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
-        let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
-        let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);
-        let rows = b.selp::<U32>(vocab, rows, chosen.is_head);
+        let rows = chosen.rows(b, &self.shape, Some(vocab));
         if b.begins_early() {
             self.ask_for(b, table, &chosen, rows);
         }

@@ -48,10 +48,7 @@ impl<'a> TiledPhase<'a> {
         let Launched { table, layer, phase, columns, vocab, .. } = *launched;
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, shape, phase, layer);
-        let (q, kv) = (shape.q_dim(), shape.kv_dim());
-        let rows = b.selp::<U32>(q + 2 * kv, shape.hidden, chosen.is_qkv);
-        let rows = b.selp::<U32>(shape.ffn, rows, chosen.is_gate_up);
-        let rows = b.selp::<U32>(vocab, rows, chosen.is_head);
+        let rows = chosen.rows(b, shape, Some(vocab));
         let [super_blocks, groups] = [(chosen.k, SUPER_BLOCK), (columns, width)].map(|(of, each)| {
             let size = b.size_div_ceil(Size::Reg(of), each);
             b.mov::<U32>(size)
