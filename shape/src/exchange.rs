@@ -1,7 +1,7 @@
 //! The exchange of the persistent decoder: where its blocks hand vectors to each other, a word an element: its value, or
 //! [`EMPTY`] before that is there. What its kernel and its host must agree on.
 
-use crate::ModelShape;
+use crate::{KvType, ModelShape, Numerics, Units};
 
 /// A word whose value is not there yet: a NaN, but none that arithmetic makes.
 pub const EMPTY: u32 = u32::MAX;
@@ -41,6 +41,12 @@ impl Slot {
 /// Words of a layer, which every third shares.
 pub const fn words(shape: &ModelShape) -> u32 {
     Slot::Down.first(shape) + shape.hidden
+}
+
+/// Words of a layer's parts of attention, `[units, heads, row]` ([`Units::partial`]), over a cache in f16 of up to so many positions.
+pub const fn parts(shape: &ModelShape, positions: u32) -> u32 {
+    let units = Units::of(Numerics::Fast, KvType::F16, shape.kv_heads);
+    units.up_to(positions) * shape.heads * units.partial(shape.head_dim)
 }
 
 /// Words of a column.

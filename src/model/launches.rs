@@ -222,10 +222,12 @@ launch! {
 }
 
 launch! {
-    /// What a decoder takes besides whose blocks hand vectors to each other: [`kiln_shape::exchange`] has the layout. And
-    /// columns that a pass may have, and device memory of each block for the second planes of its vectors, in bytes.
+    /// What a decoder takes besides whose blocks hand vectors to each other: [`kiln_shape::exchange`] has the layout, of
+    /// parts of attention a layer's bytes are given. And columns that a pass may have, and device memory of each block for the second planes of its vectors, in bytes.
     pub(crate) struct Exchange<'a> {
         exchange: Out<'a, f32>,
+        parts: Out<'a, f32>,
+        parts_each: u32,
         second_planes: Out<'a, u32>,
         second_planes_each: u32,
         columns: u32,

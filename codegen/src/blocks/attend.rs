@@ -4,9 +4,11 @@
 use super::attention::{self, Heads};
 use super::exchange::Slots;
 use super::kv::{Cache, Half};
+use super::mma_attention::{Asked, Run};
+use super::parts::Parts;
 use super::running::Part;
 use super::{arrival, exchange, mma_attention};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val};
 use kiln_shape::Units;
 use kiln_shape::table::KV_CHUNK;
 use kiln_shape::units::FAST_CHUNK;
@@ -43,7 +45,27 @@ pub(crate) struct Sequence {
     pub(crate) max_chunks: Val<U32>,
     /// `[kv_heads]`, zeros before and after; a grid barrier stands between that and the next attention.
     pub(crate) arrivals: Global<U32>,
+    /// Where runs' partial results go instead, for [`Attend::join`] to put them together.
+    pub(crate) parts: Option<Parts>,
     pub(crate) out: Out,
+}
+
+/// A unit of a KV head, and positions of every one but the last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) kv_head: Val<U32>,
+    pub(crate) unit: Val<U32>,
+    pub(crate) positions: Size,
+}
+
+impl Sequence {
+    /// The positions of a unit.
+    fn run(&self, b: &mut Builder, At { kv_head, unit, positions }: At) -> Run {
+        let first = b.mul::<U32>(unit, positions);
+        let left = b.sub(self.length, first);
+        let count = b.min::<U32>(left, positions);
+        Run { cache: self.cache, kv_head, first, end: b.add(first, count) }
+    }
 }
 
 /// Where the result goes, `[heads, head_dim]`.
@@ -96,8 +118,12 @@ impl OfGroup {
                 let place = exchange::place(b, element);
                 let out = slots.own(b);
                 let to = b.index(out, place);
-                for (i, value) in (0..).zip(values) {
-                    exchange::store(b, to.at(i / 4 * exchange::FOURS + i % 4), value);
+                let (fours, others) = values.as_chunks::<4>();
+                for (number, four) in (0..).zip(fours) {
+                    exchange::store_four(b, to.at(number * exchange::FOURS), *four);
+                }
+                for (number, value) in (0..).zip(others) {
+                    exchange::store(b, to.at(number), *value);
                 }
             }
         }
@@ -136,8 +162,8 @@ impl Attend {
 
     /// Positions of a unit of a sequence of `length` positions, and its units for each KV head.
     #[track_caller]
-    pub(crate) fn cut(&self, b: &mut Builder, length: Val<U32>) -> (Size, Val<U32>) {
-        match self.units {
+    pub(crate) fn cut(b: &mut Builder, units: Units, length: Val<U32>) -> (Size, Val<U32>) {
+        match units {
             Units::Chunks => {
                 let units = b.add(length, KV_CHUNK - 1);
                 (Size::Const(KV_CHUNK), b.shr(units, KV_CHUNK.trailing_zeros()))
@@ -186,21 +212,29 @@ impl Attend {
         }
     }
 
-    /// Attends to the unit from position `first` on, one of `positions`, and where that finishes the KV head's last unit,
+    /// Puts an element of the newest position's key where [`Attend::unit`] takes it from if keys were asked for.
+    #[track_caller]
+    pub(crate) fn store_new(&self, b: &mut Builder, dim: Val<U32>, value: Val<F32>) {
+        if let Way::Run(work) = &self.way {
+            work.store_new(b, dim, value);
+        }
+    }
+
+    /// Asks for the keys that each warp reads first of a unit, while its queries are on their way; of the newest position nothing, which
+    /// is the unit's last if it `has_new`.
+    #[track_caller]
+    pub(crate) fn ask(&self, b: &mut Builder, sequence: &Sequence, at: At, has_new: Val<Pred>) -> Option<Asked> {
+        let Way::Run(work) = &self.way else { return None };
+        let run = sequence.run(b, at);
+        work.ask(b, run, has_new)
+    }
+
+    /// Attends to a unit, and where that finishes the KV head's last unit,
     /// writes the group's result. Begins with a barrier: queries are seen. Another must come before the next unit.
     #[track_caller]
-    pub(crate) fn unit(
-        &self,
-        b: &mut Builder,
-        sequence: &Sequence,
-        kv_head: Val<U32>,
-        unit: Val<U32>,
-        positions: Size,
-    ) {
+    pub(crate) fn unit(&self, b: &mut Builder, sequence: &Sequence, at: At, asked: Option<&Asked>) {
         let Heads { group, head_dim, .. } = self.heads;
-        let first = b.mul::<U32>(unit, positions);
-        let left = b.sub(sequence.length, first);
-        let count = b.min::<U32>(left, positions);
+        let At { kv_head, unit, .. } = at;
         let head = b.mul::<U32>(kv_head, group);
         let out = sequence.out.of_group(b, head, head_dim);
         let row = self.units.partial(head_dim);
@@ -212,6 +246,8 @@ impl Attend {
         let counter = b.index(sequence.arrivals, kv_head);
         match self.way {
             Way::Chunk(work, sums) => {
+                let run = sequence.run(b, at);
+                let count = b.sub(run.end, run.first);
                 let row_bytes = Size::Const(self.heads.row_bytes());
                 let [keys, values] =
                     [Half::Keys, Half::Values].map(|half| sequence.cache.chunk(b, half, kv_head, unit, row_bytes));
@@ -257,13 +293,20 @@ impl Attend {
                 );
             }
             Way::Run(work) => {
-                let write = |b: &mut Builder, head: Val<U32>, dim: Val<U32>, part: Part| {
-                    let values = part.divided(b);
-                    let to = b.mad::<U32>(head, head_dim, dim);
-                    out.store(b, to, values);
-                };
-                let end = b.add(first, count);
-                let run = mma_attention::Run { cache: sequence.cache, kv_head, first, end };
+                let run = (sequence.run(b, at), asked);
+                let write = |b: &mut Builder, head, dim, part: Part| self.write(b, out, (head, dim), part);
+                if let Some(parts) = &sequence.parts {
+                    return work.run(b, run, |b, of_group, dim, part| {
+                        b.if_else(
+                            single,
+                            |b| write(b, of_group, dim, part),
+                            |b| {
+                                let head = b.add::<U32>(head, of_group);
+                                parts.store(b, unit, (head, dim), &part);
+                            },
+                        );
+                    });
+                }
                 work.run(b, run, |b, head, dim, part| {
                     b.if_else(
                         single,
@@ -290,12 +333,32 @@ impl Attend {
         }
     }
 
+    /// Writes a thread's elements of the result of a group's head.
+    fn write(&self, b: &mut Builder, out: OfGroup, (head, dim): (Val<U32>, Val<U32>), part: Part) {
+        let values = part.divided(b);
+        let to = b.mad::<U32>(head, self.heads.head_dim, dim);
+        out.store(b, to, values);
+    }
+
+    /// Puts the runs of a KV head together whose partial results go through the exchange, of which there are several: the share
+    /// of the elements that a unit's block has, for each of its units. Behind all of the block's units of the sequence.
+    #[track_caller]
+    pub(crate) fn join(&self, b: &mut Builder, sequence: &Sequence, At { kv_head, unit, .. }: At) {
+        let (Way::Run(work), Some(parts)) = (&self.way, &sequence.parts) else { return };
+        let Heads { group, head_dim, .. } = self.heads;
+        let head = b.mul::<U32>(kv_head, group);
+        let out = sequence.out.of_group(b, head, head_dim);
+        work.join_share(b, parts, head, (unit, sequence.units), |b, head, dim, part| {
+            self.write(b, out, (head, dim), part);
+        });
+    }
+
     /// Where there are several units: writes the `rest` of this one's, and runs `join` if it was the last to be finished.
     fn if_last(
         &self,
         b: &mut Builder,
         sequence: &Sequence,
-        single: Val<crate::ptx::Pred>,
+        single: Val<Pred>,
         counter: Global<U32>,
         rest: impl FnOnce(&mut Builder),
         join: impl FnOnce(&mut Builder),

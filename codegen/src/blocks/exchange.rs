@@ -20,10 +20,11 @@
 //!
 //! *Reuse.* Three layers that follow each other, of one token or of two, have words of their own. Those of layer l - 1 are
 //! emptied behind the meeting of layer l, before which all blocks have read them: down's are read last as layer l adds its
-//! attention's output to them, those behind attention as layer l - 1 adds its down. They are polled and stored again in layer
-//! l + 2, behind the meeting of layer l + 1, which whoever emptied them came to afterwards: so no poll finds the value of three
-//! layers before, and no store comes before its word is empty. A token's last layer has no meeting of a layer behind it: the
-//! grid's barrier that ends the token stands in its place.
+//! attention's output to them, those behind attention as layer l - 1 adds its down, parts of attention as they are put together.
+//! A block empties them while layer l + 1 waits for its first vector, when it has nothing else to do. They are polled and stored
+//! again in layer l + 2, behind the meeting of layer l + 1, which whoever emptied them came to afterwards: so no poll finds the
+//! value of three layers before, and no store comes before its word is empty. A token's last two layers are emptied behind the
+//! grid's barrier that ends the token, which stands in place of the meeting that its last one has not.
 //!
 //! *Columns.* A pass empties what its columns have filled, so that those that are idle in it have empty words.
 //!
@@ -66,12 +67,12 @@ impl Exchange {
         Exchange { limit, missed, warps, leaving }
     }
 
-    /// Waits for the words at `at`, by a whole warp, and gives each lane's values.
+    /// Waits for the words at `at`, four that follow each other each, by a whole warp, and gives each lane's values.
     #[track_caller]
-    pub(crate) fn load(&self, b: &mut Builder, at: &[Global<F32>]) -> Vec<Val<F32>> {
-        let words = Words::new(b, at.len(), 1);
+    pub(crate) fn load_fours(&self, b: &mut Builder, at: &[Global<F32>]) -> Vec<[Val<F32>; 4]> {
+        let words = Words::new(b, at.len(), 4);
         words.ask(b, at);
-        self.wait_for(b, &words, at)
+        self.wait_for(b, &words, at).as_chunks().0.to_vec()
     }
 
     /// Waits for words that were asked for, by a whole warp, and gives each lane's values.
@@ -236,6 +237,13 @@ pub(crate) fn store(b: &mut Builder, at: Global<F32>, value: Val<F32>) {
     b.st_sync(at, value, StoreOrder::Relaxed, Scope::Gpu);
 }
 
+/// Publishes four elements that follow each other, each for itself.
+#[track_caller]
+pub(crate) fn store_four(b: &mut Builder, at: Global<F32>, values: [Val<F32>; 4]) {
+    let values = values.map(|value| filled(b, value));
+    b.st_sync_vector(at, values, StoreOrder::Relaxed, Scope::Gpu);
+}
+
 /// Loads an element that another thread of the block has loaded before, and a barrier of the block since.
 #[track_caller]
 pub(crate) fn load_again(b: &mut Builder, at: Global<F32>) -> Val<F32> {
@@ -244,13 +252,14 @@ pub(crate) fn load_again(b: &mut Builder, at: Global<F32>) -> Val<F32> {
 
 /// Empties `words` words from `from` on, a multiple of four, by all threads of the grid.
 #[track_caller]
-pub(crate) fn empty(b: &mut Builder, from: Global<F32>, words: u32, (block, blocks): (Val<U32>, Size)) {
+pub(crate) fn empty(b: &mut Builder, from: Global<F32>, words: Size, (block, blocks): (Val<U32>, Size)) {
     let (warp, lane) = (b.warp_id(), b.lane());
     let before = b.mad::<U32>(warp, blocks, block);
     let first = b.mad::<U32>(before, 32, lane);
     let step = b.size_mul(blocks, 32 * b.warps());
     let nothing = b.mov(f32::from_bits(EMPTY));
-    b.for_range(first, words / 4, step, |b, four| {
+    let fours = b.size_div(words, 4);
+    b.for_range(first, fours, step, |b, four| {
         let at = b.byte_index(from, four, 16);
         b.st_vector(at, [nothing; 4]);
     });
@@ -312,7 +321,7 @@ impl First {
 pub(crate) struct Slots {
     /// Those of the first turn, and how many bytes behind it lie those of the next.
     pub(crate) of_turns: Global<F32>,
-    pub(crate) apart: u32,
+    pub(crate) apart: Size,
     pub(crate) first: First,
     pub(crate) layer: Val<U32>,
 }
@@ -322,7 +331,14 @@ impl Slots {
     #[track_caller]
     pub(crate) fn own(&self, b: &mut Builder) -> Global<F32> {
         let turn = self.first.turn(b, self.layer);
-        b.byte_index(self.of_turns, turn, self.apart)
+        match self.apart {
+            Size::Const(apart) => b.byte_index(self.of_turns, turn, apart),
+            Size::Reg(apart) => {
+                let turns = b.address(self.of_turns);
+                let own = b.mad_wide(turn, apart, turns);
+                b.global_ptr(own)
+            }
+        }
     }
 }
 

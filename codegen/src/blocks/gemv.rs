@@ -367,6 +367,8 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) company: Option<Company<'a>>,
     /// Where the address of device memory for second planes stands, where there is some.
     pub(crate) apart: Option<Shared<U64>>,
+    /// What the whole block does besides while the first elements are on their way.
+    pub(crate) beside: Option<&'a dyn Fn(&mut Builder)>,
     pub(crate) rows: AllRows,
 }
 
@@ -413,7 +415,7 @@ pub(crate) struct Prepared {
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepared) {
     let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, .. } = *input;
-    let AnyInput { ring, handed, company, apart, normalised_k, rows, .. } = *input;
+    let AnyInput { ring, handed, company, apart, beside, normalised_k, rows, .. } = *input;
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
     let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
@@ -438,6 +440,9 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
     // While the first elements are on their way: what the block tells others, and what products need besides the vector.
     if let Some(handed) = handed {
         handed.come(b);
+    }
+    if let Some(beside) = beside {
+        beside(b);
     }
     let kinds = of(b);
     let wanted = With { numerics: Numerics::Fast, types, of: &kinds.each }.wanted(b, &forms);

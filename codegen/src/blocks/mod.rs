@@ -27,6 +27,7 @@ pub(crate) mod math;
 pub(crate) mod mma_attention;
 pub(crate) mod next_columns;
 pub(crate) mod norm;
+pub(crate) mod parts;
 pub(crate) mod places;
 pub(crate) mod qk;
 pub(crate) mod quantise;

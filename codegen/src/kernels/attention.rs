@@ -1,5 +1,5 @@
 use super::{Kernel, incremental_attention};
-use crate::blocks::attend::{self, Attend, Out, Sequence};
+use crate::blocks::attend::{self, At, Attend, Out, Sequence};
 use crate::blocks::attention::Heads;
 use crate::blocks::dependent;
 use crate::blocks::kv::Cache;
@@ -100,14 +100,16 @@ impl Kernel for Attention {
         let fits = b.setp::<U32>(Compare::Le, length, capacity);
         let length = b.selp::<U32>(length, 0, fits);
         let (kv_head, unit, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
-        let (positions, units) = attend.cut(b, length);
+        let (positions, units) = Attend::cut(b, self.units(), length);
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
-        let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out: Out::Floats(out) };
+
+        let sequence =
+            Sequence { cache, length, units, partials, max_chunks, arrivals, parts: None, out: Out::Floats(out) };
         let group = b.byte_index(q, kv_head, heads.group * head_dim * 4);
         let works = b.setp_lt(unit, units);
         b.if_(works, |b| {
             attend.load_queries(b, group, kind);
-            attend.unit(b, &sequence, kv_head, unit, positions);
+            attend.unit(b, &sequence, At { kv_head, unit, positions }, None);
         });
         let empty = b.or::<U32>(units, unit);
         let empty = b.setp_eq(empty, 0);

@@ -45,6 +45,8 @@ pub(crate) struct AnyOperands<'a> {
     pub(crate) company: Option<Company<'a>>,
     /// Where the address of device memory for vectors' second planes stands, where they have no shared memory.
     pub(crate) apart: Option<Shared<U64>>,
+    /// What the whole block does besides while the vector is on its way.
+    pub(crate) beside: Option<&'a dyn Fn(&mut Builder)>,
 }
 
 /// The vectors of a phase that come and go through the exchange: then their pointers are those of its words.
@@ -111,6 +113,7 @@ impl Products {
             handed: operands.exchanged.map(|exchanged| exchanged.x),
             company: operands.company,
             apart: operands.apart,
+            beside: operands.beside,
             rows,
         };
         gemv::staged_any(b, &input)
@@ -573,7 +576,7 @@ impl Kernel for Products {
         }
         let kind = dependent::wait(b);
         let of = Operands { table: table.into(), layer, x, y, residual: y, eps, kind };
-        let operands = AnyOperands { phase, of, ring: None, exchanged: None, company: None, apart: None };
+        let operands = AnyOperands { phase, of, ring: None, exchanged: None, company: None, apart: None, beside: None };
         let (pass, prepared) = self.staged(b, &operands, &chosen, AllRows::OfGrid(rows));
         self.rows(b, &operands, &chosen, &pass, prepared);
     }

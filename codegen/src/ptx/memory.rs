@@ -87,7 +87,22 @@ impl Builder {
         scope: Scope,
     ) {
         let dst = [self.mem(ptr)];
-        self.push(Op::StSync { order, scope, ty: T::MEMORY }, dst, [value.arg()], None);
+        self.push(Op::StSync { order, scope, width: Width::One, ty: T::MEMORY }, dst, [value.arg()], None);
+    }
+
+    /// As many of them as [`Builder::st_vector`] stores, each a store of its own to the memory model.
+    #[track_caller]
+    pub fn st_sync_vector<T: Element, const N: usize>(
+        &mut self,
+        ptr: Global<T>,
+        values: [Val<T::Loaded>; N],
+        order: StoreOrder,
+        scope: Scope,
+    ) {
+        let width = const { Width::of::<N>(T::BYTES) };
+        let dst = [self.mem(ptr)];
+        let src = [Arg::Vector(values.iter().map(|value| value.arg()).collect())];
+        self.push(Op::StSync { order, scope, width, ty: T::MEMORY }, dst, src, None);
     }
 
     /// A relaxed read-modify-write whose old value is not wanted.

@@ -142,7 +142,7 @@ impl Display for Op {
             Op::MbarrierTestWait => f.write_str("mbarrier.test_wait.parity.shared.b64"),
             Op::MbarrierTryWait => f.write_str("mbarrier.try_wait.parity.shared.b64"),
             Op::LdSync { order, scope, width, ty } => write!(f, "ld.{order}.{scope}.global{}.{ty}", vector(width)),
-            Op::StSync { order, scope, ty } => write!(f, "st.{order}.{scope}.global.{ty}"),
+            Op::StSync { order, scope, width, ty } => write!(f, "st.{order}.{scope}.global{}.{ty}", vector(width)),
             Op::Red { op, scope, ty } => write!(f, "red.relaxed.{scope}.global.{op}.{ty}"),
             Op::Atom { op, order, scope, ty } => write!(f, "atom.{order}.{scope}.global.{op}.{ty}"),
             Op::AtomExch { order, scope, ty } => write!(f, "atom.{order}.{scope}.global.exch.{ty}"),

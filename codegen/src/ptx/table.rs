@@ -476,8 +476,8 @@ instructions! {
     LdSync { order: LoadOrder, scope: Scope, width: Width, ty: Type }:
         [moved(width, ty)] <- [place(Global, width, ty)], BASE, Varies, Free, Loads;
     /// A synchronising store.
-    StSync { order: StoreOrder, scope: Scope, ty: Type }:
-        [place(Global, Width::One, ty)] <- [Value(ty)], BASE, Operands, Free, Stores;
+    StSync { order: StoreOrder, scope: Scope, width: Width, ty: Type }:
+        [place(Global, width, ty)] <- [moved(width, ty)], BASE, Operands, Free, Stores;
     /// A read-modify-write without a result.
     Red { op: AtomicOp, scope: Scope, ty: Type }:
         [place(Global, Width::One, ty)] <- [Value(ty)], BASE, Operands, Free, Stores;

@@ -13,7 +13,7 @@ use crate::model::kernels::Persistent;
 use crate::model::launches::{Exchange, PersistentDecoder, Trace};
 use crate::model::{Inner, KvType, Numerics, balance};
 use crate::shape::choice;
-use crate::shape::exchange::{EMPTY, words_of_column};
+use crate::shape::exchange::{self, EMPTY};
 use crate::shape::mailbox::{self, state};
 use crate::shape::ring::Depth;
 use crate::{Error, Result};
@@ -81,8 +81,9 @@ struct Launching {
 struct Cleared {
     /// The barrier's counter, the abort word, a flag of each block, then of each column a counter of each KV head.
     counters: DeviceBuffer<u32>,
-    /// The words of [`crate::shape::exchange`], of each column.
+    /// The words of [`crate::shape::exchange`], of each column, and those of parts of attention, with a layer's bytes.
     exchange: DeviceBuffer<f32>,
+    parts: (DeviceBuffer<f32>, u32),
 }
 
 /// What came of asking for a launch.
@@ -142,9 +143,12 @@ impl Decoder {
             choice: DeviceBuffer::zeroed(device, columns * choice::memory::words(blocks, shape.vocab) as usize)?,
             trace,
         };
+        let of_layer = if kernel.has_ring() { exchange::parts(shape, shape.context) } else { 0 };
+        let parts = columns * (exchange::TURNS * of_layer) as usize;
         let cleared = Cleared {
             counters: DeviceBuffer::zeroed(device, 2 + stride + columns * shape.kv_heads as usize)?,
-            exchange: DeviceBuffer::zeroed(device, columns * words_of_column(shape) as usize)?,
+            exchange: DeviceBuffer::zeroed(device, columns * exchange::words_of_column(shape) as usize)?,
+            parts: (DeviceBuffer::zeroed(device, parts.max(1))?, 4 * of_layer),
         };
         device.add_resident(&resident);
         let launching = Mutex::new(Launching { cleared: Some(cleared) });
@@ -188,6 +192,7 @@ impl Decoder {
         cleared.counters.fill_bytes(&self.post.stream, 0)?;
         const { assert!(EMPTY == u32::from_ne_bytes([u8::MAX; 4])) };
         cleared.exchange.fill_bytes(&self.post.stream, u8::MAX)?;
+        cleared.parts.0.fill_bytes(&self.post.stream, u8::MAX)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
         // Between its tokens a session whose host chooses has no item: what was asked for counts as well.
         let wanted = self.post.taken().max(self.wanted.swap(0, Ordering::AcqRel));
@@ -254,6 +259,8 @@ impl Decoder {
         let (second_planes, of_block) = &memory.second_planes;
         let exchange = || Exchange {
             exchange: (&cleared.exchange).into(),
+            parts: (&cleared.parts.0).into(),
+            parts_each: cleared.parts.1,
             second_planes: second_planes.into(),
             second_planes_each: *of_block,
             columns,

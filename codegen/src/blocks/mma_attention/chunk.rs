@@ -4,7 +4,7 @@ use super::{ROWS, Run, Workspace, query_row, sums_row};
 use crate::blocks::kv::Half;
 use crate::blocks::math;
 use crate::matrix;
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Size, U8, U32, Val};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Ptr, Size, Space, U8, U32, Val, Var};
 use kiln_shape::units::FAST_CHUNK;
 
 /// Columns of an `mma`: positions or dimensions.
@@ -16,40 +16,142 @@ pub(super) const SCORES: usize = (2 * FAST_CHUNK / COLUMNS) as usize;
 /// 1.0 twice.
 const ONES: u32 = 0x3c00_3c00;
 
+/// Words of a row that a lane holds: of each 32 dimensions of a key four, of each 64 dimensions of a value.
+type Pieces<T> = Vec<[T; 4]>;
+
+/// The keys of a warp's first chunk on their way to registers, of each 8 positions a row, but for the newest position's, which its
+/// block brings to shared memory meanwhile. Values are asked for behind the block's barrier: the scores hide their way.
+pub(crate) struct Asked {
+    keys: Vec<Pieces<Var<U32>>>,
+    /// Whether the newest position is the run's last.
+    has_new: Val<Pred>,
+}
+
+impl Asked {
+    fn set(&self, b: &mut Builder, found: &[Pieces<Val<U32>>]) {
+        self.keys.iter().zip(found).for_each(|(own, found)| take(b, own, found));
+    }
+
+    fn get(&self, b: &mut Builder) -> Vec<Pieces<Val<U32>>> {
+        self.keys.iter().map(|row| row.iter().map(|words| words.map(|word| b.get(word))).collect()).collect()
+    }
+}
+
 impl Workspace {
-    /// Attends to the chunk from position `first` on, by one warp, and leaves its result in a slot.
-    pub(super) fn chunk(&self, b: &mut Builder, run: Run, first: Val<U32>, slot: Val<U32>) {
-        let head_dim = self.heads.head_dim;
-        let row_bytes = Size::Const(self.heads.row_bytes());
-        let left = b.sub(run.end, first);
-        let count = b.min::<U32>(left, FAST_CHUNK);
-        let rows = [Half::Keys, Half::Values].map(|half| run.cache.row(b, half, run.kv_head, first, row_bytes));
-        let lane = Lane::new(b, count);
-        let keys = self.keys(b, lane, rows[0]);
-        // Keys and values are under way together, 16 KB with heads of 128; longer rows would take all registers. Without the
-        // barrier the assembler moves the loads of values behind the scores.
-        let early = (head_dim <= 128).then(|| {
+    /// Whether keys and values of a chunk are under way together, 16 KB with heads of 128; longer rows would take all registers.
+    pub(super) const fn together(&self) -> bool {
+        self.heads.head_dim <= 128
+    }
+
+    /// Asks for the keys of a warp's first chunk of a run, whose first position is `first`, where it has one as `works` says. Of
+    /// the newest position, if it `has_new`, nothing is read.
+    pub(super) fn ask_chunk(
+        &self,
+        b: &mut Builder,
+        run: Run,
+        (first, works): (Val<U32>, Val<Pred>),
+        has_new: Val<Pred>,
+    ) -> Asked {
+        let row = |b: &mut Builder| (0..self.heads.head_dim / 32).map(|_| [(); 4].map(|()| b.var::<U32>(0))).collect();
+        let asked = Asked { keys: (0..FAST_CHUNK / COLUMNS).map(|_| row(b)).collect(), has_new };
+        let newest = b.selp::<U32>(1, 0, has_new);
+        let closed = b.sub::<U32>(run.end, newest);
+        let any = b.setp_lt(first, closed);
+        let asks = b.and_pred(works, any);
+        b.if_(asks, |b| {
+            let lane = Lane::of_chunk(b, first, closed);
+            let keys = self.cached(b, run, Half::Keys, first);
+            let keys = self.keys(b, lane, keys);
+            asked.set(b, &keys);
+        });
+        asked
+    }
+
+    /// The first row of a chunk's keys or values.
+    fn cached(&self, b: &mut Builder, run: Run, half: Half, first: Val<U32>) -> Global<U8> {
+        run.cache.row(b, half, run.kv_head, first, Size::Const(self.heads.row_bytes()))
+    }
+
+    /// Attends to the chunk from position `first` on, by one warp, and leaves its result in a slot. Where keys were asked for, they
+    /// are there if it is the warp's first.
+    pub(super) fn chunk(
+        &self,
+        b: &mut Builder,
+        run: Run,
+        (first, is_first): (Val<U32>, Val<Pred>),
+        slot: Val<U32>,
+        asked: Option<&Asked>,
+    ) {
+        let lane = Lane::of_chunk(b, first, run.end);
+        let rows = [Half::Keys, Half::Values].map(|half| self.cached(b, run, half, first));
+        let keys = match asked {
+            None => self.keys(b, lane, rows[0]),
+            Some(asked) => {
+                let is_later = b.not_pred(is_first);
+                b.if_(is_later, |b| {
+                    let keys = self.keys(b, lane, rows[0]);
+                    asked.set(b, &keys);
+                });
+                let behind = b.add::<U32>(first, FAST_CHUNK);
+                let is_last = b.setp_ge::<U32>(behind, run.end);
+                let has_new = b.and_pred(is_last, asked.has_new);
+                b.if_(has_new, |b| self.take_new(b, lane, asked));
+                asked.get(b)
+            }
+        };
+        // Without the barrier the assembler moves the loads of values behind the scores.
+        let early = self.together().then(|| {
             let values = self.values(b, lane, rows[1]);
             b.bar_warp_sync();
             values
         });
-        let all = self.blocks_of_rows();
-        let weights: Vec<Weights> = (0..all).map(|block| self.score(b, lane, count, block, &keys)).collect();
+        let weights = self.scores(b, lane, &keys);
         let values = match early {
             Some(values) => values,
             None => self.values(b, lane, rows[1]),
         };
+        self.weigh(b, lane, slot, &weights, &values);
+    }
+
+    /// Takes the newest position's key, which also stands in for those behind it.
+    fn take_new(&self, b: &mut Builder, lane: Lane, asked: &Asked) {
+        let new = b.byte_index(self.newest, lane.member, 16).cast::<U32>();
+        for (first, own) in (0..FAST_CHUNK).step_by(COLUMNS as usize).zip(&asked.keys) {
+            let row = b.add::<U32>(lane.group, first);
+            let is_new = b.setp_ge(row, lane.last);
+            b.if_(is_new, |b| {
+                let found = key_pieces(b, self.heads.head_dim, new);
+                take(b, own, &found);
+            });
+        }
+    }
+
+    /// What the positions of a chunk weigh for each block of rows.
+    fn scores(&self, b: &mut Builder, lane: Lane, keys: &[Pieces<Val<U32>>]) -> Vec<Weights> {
+        let count = b.add::<U32>(lane.last, 1);
+        (0..self.blocks_of_rows()).map(|block| self.score(b, lane, count, block, keys)).collect()
+    }
+
+    /// The weighted sums of all blocks of rows, into a slot.
+    fn weigh(
+        &self,
+        b: &mut Builder,
+        lane: Lane,
+        slot: Val<U32>,
+        weights: &[Weights],
+        values: &[[Pieces<Val<U32>>; 4]],
+    ) {
         for (block, weights) in weights.iter().enumerate() {
             let (kept, before) = (self.kept, block as u32 * ROWS);
             let row = b.mad::<U32>(slot, kept, lane.group);
             let row = b.add(row, before);
             let writes = (kept - before < ROWS).then(|| b.setp_lt(lane.group, kept - before));
-            self.weigh_rows(b, lane, row, weights, &values, writes);
+            self.weigh_rows(b, lane, row, weights, values, writes);
         }
     }
 
-    /// Keys as the lane holds them as B: of each 8 positions the words of each 32 dimensions.
-    fn keys(&self, b: &mut Builder, lane: Lane, rows: Global<U8>) -> Vec<Vec<[Val<U32>; 4]>> {
+    /// Keys as the lane holds them.
+    fn keys(&self, b: &mut Builder, lane: Lane, rows: Global<U8>) -> Vec<Pieces<Val<U32>>> {
         let at = b.byte_index(rows, lane.member, 16).cast::<U32>();
         (0..FAST_CHUNK)
             .step_by(COLUMNS as usize)
@@ -57,14 +159,13 @@ impl Workspace {
                 let row = b.add(lane.group, first);
                 let row = b.min::<U32>(row, lane.last);
                 let at = b.byte_index(at, row, self.heads.row_bytes());
-                (0..self.heads.head_dim / 32).map(|i| b.ld_vector(at.at(16 * i), LoadKind::Ordinary)).collect()
+                key_pieces(b, self.heads.head_dim, at)
             })
             .collect()
     }
 
-    /// Values as the lane holds them: of each 16 positions four rows, in the order of [`Weights`], and of each its words of
-    /// each 64 dimensions.
-    fn values(&self, b: &mut Builder, lane: Lane, rows: Global<U8>) -> Vec<[Vec<[Val<U32>; 4]>; 4]> {
+    /// Values as the lane holds them.
+    fn values(&self, b: &mut Builder, lane: Lane, rows: Global<U8>) -> Vec<[Pieces<Val<U32>>; 4]> {
         let at = b.byte_index(rows, lane.group, 16).cast::<U32>();
         (0..FAST_CHUNK)
             .step_by(2 * COLUMNS as usize)
@@ -80,7 +181,7 @@ impl Workspace {
     }
 
     /// Scores of a block of rows, and what their exponentials weigh.
-    fn score(&self, b: &mut Builder, lane: Lane, count: Val<U32>, block: u32, keys: &[Vec<[Val<U32>; 4]>]) -> Weights {
+    fn score(&self, b: &mut Builder, lane: Lane, count: Val<U32>, block: u32, keys: &[Pieces<Val<U32>>]) -> Weights {
         let head_dim = self.heads.head_dim;
         // Where there are fewer rows, the last fills the block.
         let present = (self.rows() - block * ROWS).min(ROWS);
@@ -117,18 +218,11 @@ impl Workspace {
         lane: Lane,
         row: Val<U32>,
         weights: &Weights,
-        values: &[[Vec<[Val<U32>; 4]>; 4]],
+        values: &[[Pieces<Val<U32>>; 4]],
         writes: Option<Val<Pred>>,
     ) {
         let zero = b.mov::<F32>(0.0);
         let sum = weights.sum(b);
-        let statistics = b.byte_index(self.statistics, row, 8);
-        let leads = b.setp_eq(lane.member, 0);
-        let leads = match writes {
-            None => leads,
-            Some(writes) => b.and_pred(leads, writes),
-        };
-        b.if_(leads, |b| b.st_vector(statistics, [weights.max, sum]));
         let to = b.byte_index(self.sums, row, sums_row(self.heads.head_dim) * 4);
         let to = b.byte_index(to, lane.member, 80);
         for i in 0..self.heads.head_dim / 64 {
@@ -162,6 +256,13 @@ impl Workspace {
                 Some(writes) => b.if_(writes, store),
             }
         }
+        let statistics = b.byte_index(self.statistics, row, 8);
+        let leads = b.setp_eq(lane.member, 0);
+        let leads = match writes {
+            None => leads,
+            Some(writes) => b.and_pred(leads, writes),
+        };
+        b.if_(leads, |b| b.st_vector(statistics, [weights.max, sum]));
     }
 }
 
@@ -177,10 +278,22 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(b: &mut Builder, count: Val<U32>) -> Lane {
+    /// In the chunk from position `first` on, of those before `end`.
+    fn of_chunk(b: &mut Builder, first: Val<U32>, end: Val<U32>) -> Lane {
+        let left = b.sub(end, first);
+        let count = b.min::<U32>(left, FAST_CHUNK);
         let lane = b.lane();
         Lane { group: b.shr(lane, 2), member: b.and(lane, 3), last: b.sub(count, 1) }
     }
+}
+
+/// A lane's words of a key, from its first on.
+fn key_pieces<S: Space>(b: &mut Builder, head_dim: u32, at: Ptr<S, U32>) -> Pieces<Val<U32>> {
+    (0..head_dim / 32).map(|i| b.ld_vector(at.at(16 * i), LoadKind::Ordinary)).collect()
+}
+
+fn take(b: &mut Builder, own: &Pieces<Var<U32>>, found: &Pieces<Val<U32>>) {
+    own.iter().flatten().zip(found.iter().flatten()).for_each(|(own, word)| b.set(*own, *word));
 }
 
 /// Exponentials of a block of rows: the maximum of the lane's row, and of each 8 positions those of the lane's two as a

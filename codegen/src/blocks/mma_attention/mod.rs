@@ -22,9 +22,11 @@ mod batch;
 mod chunk;
 
 pub(crate) use batch::{BATCH_THREADS, Batch, Positions, batch_blocks_per_sm, batch_zeros};
+pub(crate) use chunk::Asked;
 
 use super::attention::Heads;
 use super::kv::Cache;
+use super::parts::Parts;
 use super::running::{Part, Running};
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U32, Val, Work};
 use kiln_shape::units::FAST_CHUNK;
@@ -61,6 +63,8 @@ pub(crate) struct Workspace {
     sums: Shared<F32>,
     /// `[slots, kept]`: maximum and sum of exponentials.
     statistics: Shared<F32>,
+    /// `[head_dim]`: the newest position's key.
+    newest: Shared<F16>,
     slots: u32,
 }
 
@@ -104,6 +108,13 @@ pub(crate) struct Run {
     pub(crate) end: Val<U32>,
 }
 
+/// Chunks of a run.
+fn chunks(b: &mut Builder, run: Run) -> Val<U32> {
+    let positions = b.sub(run.end, run.first);
+    let chunks = b.add(positions, FAST_CHUNK - 1);
+    b.shr(chunks, FAST_CHUNK.trailing_zeros())
+}
+
 impl Workspace {
     /// Takes the shared memory. Only the rows that have a head are kept: of a block of eight these are often four or two.
     #[track_caller]
@@ -119,6 +130,7 @@ impl Workspace {
             q: b.dynamic_shared(rows * 2 * query_row(heads.head_dim)),
             sums: b.dynamic_shared(slots * kept * sums_row(heads.head_dim)),
             statistics: b.dynamic_shared(slots * kept * 2),
+            newest: b.dynamic_shared(heads.head_dim),
             slots,
         }
     }
@@ -174,13 +186,47 @@ impl Workspace {
         }
     }
 
+    /// Puts an element of the newest position's key into shared memory. A barrier must follow.
+    #[track_caller]
+    pub(crate) fn store_new(&self, b: &mut Builder, dim: Val<U32>, value: Val<F32>) {
+        let half = b.cvt::<F16, F32>(value);
+        let to = b.index(self.newest, dim);
+        b.st(to, half);
+    }
+
+    /// Asks for the keys that each warp reads first of a run, where registers have room for them; of the newest position nothing,
+    /// if it `has_new`.
+    #[track_caller]
+    pub(crate) fn ask(&self, b: &mut Builder, run: Run, has_new: Val<Pred>) -> Option<Asked> {
+        self.together().then(|| {
+            let (warp, chunks) = (b.warp_id(), chunks(b, run));
+            let works = self.works(b, warp, chunks);
+            let first = b.mad::<U32>(warp, FAST_CHUNK, run.first);
+            self.ask_chunk(b, run, (first, works), has_new)
+        })
+    }
+
+    /// Whether a warp has that chunk of a round.
+    fn works(&self, b: &mut Builder, chunk: Val<U32>, chunks: Val<U32>) -> Val<Pred> {
+        let works = b.setp_lt(chunk, chunks);
+        if b.warps() <= self.slots {
+            return works;
+        }
+        let warp = b.warp_id();
+        let has_slot = b.setp_lt(warp, self.slots);
+        b.and_pred(works, has_slot)
+    }
+
     /// Attends to a run, and gives each thread's elements of the result to `sink` as (head of the group, dimension, part).
     /// Begins with a barrier: queries are seen. Another must come before the workspace is used again.
     #[track_caller]
-    pub(crate) fn run(&self, b: &mut Builder, run: Run, sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Part)) {
-        let positions = b.sub(run.end, run.first);
-        let chunks = b.add(positions, FAST_CHUNK - 1);
-        let chunks = b.shr(chunks, FAST_CHUNK.trailing_zeros());
+    pub(crate) fn run(
+        &self,
+        b: &mut Builder,
+        (run, asked): (Run, Option<&Asked>),
+        sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Part),
+    ) {
+        let chunks = chunks(b, run);
         let warp = b.warp_id();
         let owned = self.owned(b);
         let running: Vec<Running> = owned.iter().map(|_| Running::none(b)).collect();
@@ -188,16 +234,11 @@ impl Workspace {
             b.each_iteration(Work::Read(2 * FAST_CHUNK * self.heads.head_dim / 32));
             b.bar_sync(); // queries are in shared memory, and what the slots held is put together
             let chunk = b.add(round, warp);
-            let works = b.setp_lt(chunk, chunks);
-            let works = if b.warps() > self.slots {
-                let has_slot = b.setp_lt(warp, self.slots);
-                b.and_pred(works, has_slot)
-            } else {
-                works
-            };
+            let works = self.works(b, chunk, chunks);
             b.if_(works, |b| {
                 let first = b.mad::<U32>(chunk, FAST_CHUNK, run.first);
-                self.chunk(b, run, first, warp);
+                let is_first = b.setp_eq(round, 0);
+                self.chunk(b, run, (first, is_first), warp, asked);
             });
             b.bar_sync(); // the chunks are in their slots
             let left = b.sub(chunks, round);
@@ -270,6 +311,55 @@ impl Workspace {
                 sink(b, own.head, own.dim, part);
             });
         }
+    }
+
+    /// Puts runs together whose parts come through the exchange, the first of `units`' shares of the group's elements: as many
+    /// shares as units, for unit number `unit` its own. `head` is the group's first.
+    #[track_caller]
+    pub(crate) fn join_share(
+        &self,
+        b: &mut Builder,
+        parts: &Parts,
+        head: Val<U32>,
+        (unit, units): (Val<U32>, Val<U32>),
+        sink: impl FnOnce(&mut Builder, Val<U32>, Val<U32>, Part),
+    ) {
+        /// Runs that are waited for together.
+        const AHEAD: u32 = 4;
+        let (lane, warp, head_dim) = (b.lane(), b.warp_id(), self.heads.head_dim);
+        let all = self.rows() * head_dim / 4;
+        let each = b.add::<U32>(units, all - 1);
+        let each = b.div::<U32>(each, units);
+        let first = b.mul::<U32>(unit, each);
+        let behind = b.add::<U32>(first, each);
+        let behind = b.min::<U32>(behind, all);
+        let (last, last_unit) = (b.sub::<U32>(behind, 1), b.sub::<U32>(units, 1));
+        let layer = parts.of_layer(b);
+        let first = b.mad::<U32>(warp, 32, first);
+        // By whole warps: a lane without an element waits for that of the last one.
+        b.for_range(first, behind, b.block(), |b, first| {
+            let own = b.add::<U32>(first, lane);
+            let there = b.setp_lt(own, behind);
+            let own = b.min::<U32>(own, last);
+            let (of_group, quad) = (b.div::<U32>(own, head_dim / 4), b.rem::<U32>(own, head_dim / 4));
+            let dim = b.mul::<U32>(quad, 4);
+            let head = b.add::<U32>(head, of_group);
+            let running = Running::none(b);
+            b.for_range(0, units, AHEAD, |b, run| {
+                let (mut is_unit, mut numbers) = (Vec::new(), Vec::new());
+                for ahead in 0..AHEAD {
+                    let number = b.add(run, ahead);
+                    is_unit.push(b.setp_lt(number, units));
+                    numbers.push(b.min::<U32>(number, last_unit));
+                }
+                let found = parts.load(b, layer, &numbers, (head, dim));
+                for (is_unit, part) in is_unit.into_iter().zip(found) {
+                    b.if_(is_unit, |b| running.add(b, part));
+                }
+            });
+            let part = running.part(b);
+            b.if_(there, |b| sink(b, of_group, dim, part));
+        });
     }
 
     /// Rows that have a head.

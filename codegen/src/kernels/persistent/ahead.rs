@@ -2,12 +2,13 @@
 //! microseconds; the weights have put it out since the layer or the token before.
 
 use super::Decoder;
+use crate::blocks::kv::{Cache, Half};
 use crate::blocks::tensor::vector_from_table;
 use crate::kernels::phase::Phase;
-use crate::ptx::{Builder, F32, Global, LINE, Operand, U32, U64, Val};
-use kiln_shape::TensorRole;
+use crate::ptx::{Builder, F32, Global, LINE, Operand, Size, U32, U64, Val};
 use kiln_shape::mailbox::item;
 use kiln_shape::table::KV_CHUNK;
+use kiln_shape::{KvType, ModelShape, TensorRole};
 
 impl Decoder<'_> {
     /// Asks for the factors of norms and the biases of a phase whose weights are to follow, by the producer: each block for
@@ -54,9 +55,9 @@ impl Decoder<'_> {
         });
     }
 
-    /// Asks for the angles of a column's position and the addresses of its chunks, before Q and K are there; by a warp of
-    /// each block.
-    pub(super) fn ask_for_place(&self, b: &mut Builder, column: Val<U32>) {
+    /// Asks for the angles of a column's position, the addresses of its chunks, and a share of its keys and values, before Q and K
+    /// are there; by a warp of each block.
+    pub(super) fn ask_for_place(&self, b: &mut Builder, (column, layer): (Val<U32>, Val<U32>)) {
         let position = self.columns.position(b, column);
         let half = self.kernel.shape.head_dim / 2;
         let before = b.mul::<U32>(position, half);
@@ -70,5 +71,29 @@ impl Decoder<'_> {
         let lines = b.add::<U32>(before, 1);
         let table = self.columns.pointer::<U64>(b, column, item::TABLE);
         self.ask_for_lines(b, table, lines);
+        self.ask_for_cache(b, (table, layer), position);
+    }
+
+    /// Asks for a block's share of the first keys and values before a position: a lane a row of a KV head. That is about what
+    /// blocks have one unit for each; more would come before the weights that are awaited first.
+    fn ask_for_cache(&self, b: &mut Builder, (table, layer): (Global<U64>, Val<U32>), position: Val<U32>) {
+        let ModelShape { kv_heads, head_dim, .. } = self.kernel.shape;
+        let ty = b.selp::<U32>(KvType::F16.bytes(), KvType::F32.bytes(), self.half_cache);
+        let row_bytes = b.mul::<U32>(ty, head_dim);
+        let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
+        let lane = b.lane();
+        let first = b.mad::<U32>(self.block, 32, lane);
+        let all = b.mul::<U32>(position, kv_heads);
+        let any = b.setp_lt(first, all);
+        b.if_(any, |b| {
+            let (position, kv_head) = (b.div::<U32>(first, kv_heads), b.rem::<U32>(first, kv_heads));
+            for half in [Half::Keys, Half::Values] {
+                let at = cache.row(b, half, kv_head, position, Size::Reg(row_bytes));
+                b.for_range(0, row_bytes, LINE, |b, before| {
+                    let line = b.byte_index(at, before, 1);
+                    b.prefetch_l2(line);
+                });
+            }
+        });
     }
 }

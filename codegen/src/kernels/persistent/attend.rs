@@ -1,14 +1,26 @@
 //! Attention over a sequence's chunks, and the write of the position's key and value.
 
 use super::{Decoder, Pass};
-use crate::blocks::attend::{Attend, Sequence};
+use crate::blocks::attend::{At, Attend, Sequence};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::{self, Cache, Half};
 use crate::blocks::qk::{Angles, Turn};
 use crate::blocks::tensor::vector_from_table;
-use crate::ptx::{Builder, F32, Global, Size, U32, Val, Var};
+use crate::ptx::{Builder, Compare, F32, Global, Pred, Size, U32, Val, Var};
 use kiln_shape::mailbox::item;
-use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole, Units};
+use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole};
+
+/// A KV head of the position that runs.
+struct Newest {
+    /// The column and the layer.
+    at: (Val<U32>, Val<U32>),
+    kv_head: Val<U32>,
+    /// Whether the block writes its key and value.
+    owns: Val<Pred>,
+    cache: Cache,
+    position: Val<U32>,
+    angles: Angles,
+}
 
 impl Decoder<'_> {
     /// Attention over caches of the launch's type. A column's pairs are dealt from the block on behind that which has the
@@ -56,85 +68,109 @@ impl Decoder<'_> {
         };
         let max_chunks = columns.of_item(b, column, item::MAX_CHUNKS);
         b.overlap(|b| {
-            let attend = Attend::new(b, heads, Units::of(self.kernel.numerics, ty, kv_heads));
-            let (positions, units) = attend.cut(b, length);
+            let cut = self.units(ty);
+            let attend = Attend::new(b, heads, cut);
+            let (positions, units) = Attend::cut(b, cut, length);
             let all = b.mul::<U32>(units, kv_heads);
             let last = b.sub(units, 1);
-            let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out };
+            let parts = self.parts_of(b, cut, at);
+            let handed = if parts.is_some() { units } else { b.mov::<U32>(1) };
+            self.note_units(b, column, handed);
+            let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, parts, out };
             let first = self.deal(b, all, dealt);
+            let pair = |b: &mut Builder, index: Val<U32>| {
+                let (unit, kv_head) = (b.div::<U32>(index, kv_heads), b.rem::<U32>(index, kv_heads));
+                At { kv_head, unit, positions }
+            };
             b.for_range(first, all, self.barrier.blocks(), |b, index| {
-                let unit = b.div::<U32>(index, kv_heads);
-                let kv_head = b.rem::<U32>(index, kv_heads);
+                let unit = pair(b, index);
+                let owns = b.setp_eq(unit.unit, last);
+                let asked = self.vectors.as_ref().and_then(|_| attend.ask(b, &sequence, unit, owns));
                 b.bar_sync(); // the pair before is done with the workspace
-                self.queries(b, &attend, heads, at, kv_head, angles);
-                let owns = b.setp_eq(unit, last);
-                b.if_(owns, |b| self.write_kv(b, ty, cache, at, kv_head, position, angles));
-                attend.unit(b, &sequence, kv_head, unit, positions);
+                self.heads(b, &attend, heads, &Newest { at, kv_head: unit.kv_head, owns, cache, position, angles });
+                attend.unit(b, &sequence, unit, asked.as_ref());
             });
+            if parts.is_some() {
+                let several = b.setp_ne(units, 1);
+                b.if_(several, |b| {
+                    b.for_range(first, all, self.barrier.blocks(), |b, index| {
+                        let unit = pair(b, index);
+                        attend.join(b, &sequence, unit);
+                    });
+                });
+            }
         });
     }
 
-    /// The group's queries of a column and layer, normalised, turned and scaled, into the workspace: a warp a head.
-    fn queries(
-        &self,
-        b: &mut Builder,
-        attend: &Attend,
-        heads: Heads,
-        at: (Val<U32>, Val<U32>),
-        kv_head: Val<U32>,
-        angles: Angles,
-    ) {
-        let gamma = self.gamma(b, at.1, TensorRole::AttnQNorm);
-        let (warp, warps, lane) = (b.warp_id(), b.warps(), b.lane());
-        // Asked for before Q is waited for.
-        let turn = Turn::load(b, heads.head_dim, gamma, angles);
-        let first = b.mul::<U32>(kv_head, heads.group);
-        b.for_range(warp, heads.group, warps, |b, g| {
-            let head = b.add(first, g);
-            let first = b.mul::<U32>(head, heads.head_dim);
-            let query = self.head_of_qkv(b, at, first);
-            let values = turn.apply(b, &query);
-            attend.store_query(b, g, lane, &values);
-        });
-    }
-
-    /// The position's key, by warp 0, and value, by warp 1, into the cache.
-    #[allow(clippy::too_many_arguments)]
-    fn write_kv(
-        &self,
-        b: &mut Builder,
-        ty: KvType,
-        cache: Cache,
-        at: (Val<U32>, Val<U32>),
-        kv_head: Val<U32>,
-        position: Val<U32>,
-        angles: Angles,
-    ) {
-        let ModelShape { heads, kv_heads, head_dim, rope: RopePairing::Halves, .. } = self.kernel.shape;
-        let gamma = self.gamma(b, at.1, TensorRole::AttnKNorm);
-        let (warp, lane) = (b.warp_id(), b.lane());
+    /// The group's queries, normalised, turned and scaled, into the workspace, and where the block owns the position its key and
+    /// value into the cache: a warp a head, from the last warp on, since the first ones read the cache. The next head's elements
+    /// are on their way while one is turned.
+    fn heads(&self, b: &mut Builder, attend: &Attend, heads: Heads, of: &Newest) {
+        let ModelShape { heads: all, kv_heads, rope: RopePairing::Halves, .. } = self.kernel.shape;
+        let Heads { group, head_dim, ty } = heads;
+        let (layer, lane, warps) = (of.at.1, b.lane(), b.warps());
+        let gammas = [TensorRole::AttnQNorm, TensorRole::AttnKNorm].map(|role| self.gamma(b, layer, role));
         let row_bytes = Size::Const(head_dim * ty.bytes());
-        let first_key = b.mad::<U32>(kv_head, head_dim, heads * head_dim);
-        let first_value = b.add::<U32>(first_key, kv_heads * head_dim);
-        let is_key = b.setp_eq(warp, 0);
-        b.if_(is_key, |b| {
-            let turn = Turn::load(b, head_dim, gamma, angles);
-            let key = self.head_of_qkv(b, at, first_key);
-            let key = turn.apply(b, &key);
-            let row = cache.row(b, Half::Keys, kv_head, position, row_bytes);
-            for (i, value) in key.into_iter().enumerate() {
-                let at = b.add(lane, 32 * i as u32);
-                kv::store(b, ty, row, at, value);
-            }
+        let warp = b.warp_id();
+        let first = b.sub::<U32>(warps - 1, warp);
+        let further = b.selp::<U32>(2, 0, of.owns);
+        let count = b.add::<U32>(further, group);
+        // The group's queries, then the key, then the value: heads of Q, K and V follow each other.
+        let first_query = b.mul::<U32>(of.kv_head, group);
+        let first_of_kv = b.add::<U32>(of.kv_head, all);
+        let place = |b: &mut Builder, number: Val<U32>| {
+            let query = b.add::<U32>(first_query, number);
+            let is_value = b.setp::<U32>(Compare::Gt, number, group);
+            let of_kv = b.selp::<U32>(kv_heads, 0, is_value);
+            let of_kv = b.add::<U32>(of_kv, first_of_kv);
+            let is_query = b.setp_lt(number, group);
+            let head = b.selp::<U32>(query, of_kv, is_query);
+            b.mul::<U32>(head, head_dim)
+        };
+        let words = self.words_of_head(b);
+        let works = b.setp_lt(first, count);
+        b.if_(works, |b| {
+            let at = place(b, first);
+            self.ask_head(b, words.as_ref(), of.at, at);
         });
-        let is_value = b.setp_eq(warp, 1);
-        b.if_(is_value, |b| {
-            let value = self.head_of_qkv(b, at, first_value);
-            let row = cache.row(b, Half::Values, kv_head, position, row_bytes);
-            for (i, value) in value.into_iter().enumerate() {
-                let at = b.add(lane, 32 * i as u32);
-                kv::store(b, ty, row, at, value);
-            }
+        b.for_range(first, count, warps, |b, number| {
+            let (is_query, is_key) = (b.setp_lt(number, group), b.setp_eq(number, group));
+            let gamma = gammas.map(|gamma| gamma.map(|(gamma, _)| gamma));
+            let gamma = match gamma {
+                [Some(query), Some(key)] => Some((b.select_ptr(query, key, is_query), self.eps)),
+                _ => None,
+            };
+            // Asked for before the head is waited for.
+            let turn = Turn::load(b, head_dim, gamma, of.angles);
+            let at = place(b, number);
+            let values = self.head_of_qkv(b, words.as_ref(), of.at, at);
+            let next = b.add::<U32>(number, warps);
+            let more = b.setp_lt(next, count);
+            b.if_(more, |b| {
+                let at = place(b, next);
+                self.ask_head(b, words.as_ref(), of.at, at);
+            });
+            let turned = turn.apply(b, &values);
+            b.if_else(
+                is_query,
+                |b| attend.store_query(b, number, lane, &turned),
+                |b| {
+                    let rows = [Half::Keys, Half::Values]
+                        .map(|half| of.cache.row(b, half, of.kv_head, of.position, row_bytes));
+                    let row = b.select_ptr(rows[0], rows[1], is_key);
+                    for (i, (turned, value)) in (0..).zip(turned.iter().zip(&values)) {
+                        let at = b.add(lane, 32 * i);
+                        let value = b.selp::<F32>(*turned, *value, is_key);
+                        kv::store(b, ty, row, at, value);
+                    }
+                    b.if_(is_key, |b| {
+                        for (i, key) in (0..).zip(&turned) {
+                            let at = b.add(lane, 32 * i);
+                            attend.store_new(b, at, *key);
+                        }
+                    });
+                },
+            );
         });
     }
 

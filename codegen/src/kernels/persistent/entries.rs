@@ -3,7 +3,6 @@
 
 use super::Decoder;
 use crate::blocks::tensor::Table;
-use crate::kernels::phase::Phase;
 use crate::ptx::{Builder, Operand, Shared, U8, U32, Val};
 use kiln_shape::table::{ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS};
 
@@ -13,8 +12,8 @@ const _: () = assert!((MODEL_SLOTS + LAYER_SLOTS) * ENTRY_BYTES / PIECE <= 64, "
 
 /// A block's copy: the model's entries, those of even layers, those of odd layers.
 ///
-/// The next layer's are asked for as attention's output ends, and waited for as `down` ends: barriers of the block at both
-/// ends stand between the copy and whoever reads the same place, two layers before and one layer later. A block that gives up
+/// The next layer's are asked for while attention's output waits for its vector, and waited for as `down` ends: barriers of the
+/// block stand between the copy and whoever reads the same place, two layers before and one layer later. A block that gives up
 /// meanwhile waits for its copies before it leaves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entries(Shared<U8>);
@@ -58,28 +57,23 @@ impl Decoder<'_> {
         }
     }
 
-    /// Waits for them; a barrier of the block must follow.
-    pub(super) fn first_entries_are_there(&self, b: &mut Builder) {
+    /// Waits for what was asked for; a barrier of the block must follow.
+    pub(super) fn entries_are_there(&self, b: &mut Builder) {
         if self.entries.is_some() {
             b.cp_async_wait_group(0);
         }
     }
 
-    /// What a phase does for the next layer's entries as it ends; a barrier of the block must follow.
-    pub(super) fn bring_entries(&self, b: &mut Builder, (phase, layer): (Val<U32>, Val<U32>)) {
+    /// Asks for the entries of the layer behind this one, if there is one.
+    pub(super) fn bring_next_entries(&self, b: &mut Builder, layer: Val<U32>) {
         let Some(entries) = &self.entries else { return };
-        let is_output = b.setp_eq(phase, Phase::AttentionOutput as u32);
-        b.if_(is_output, |b| {
-            let next = b.add::<U32>(layer, 1);
-            let is_layer = b.setp_lt::<U32>(next, self.layers);
-            b.if_(is_layer, |b| {
-                let odd = b.and::<U32>(next, 1);
-                let places = (first_of(b, next), first_of(b, odd));
-                entries.ask(b, self, places, LAYER_SLOTS);
-            });
+        let next = b.add::<U32>(layer, 1);
+        let is_layer = b.setp_lt::<U32>(next, self.layers);
+        b.if_(is_layer, |b| {
+            let odd = b.and::<U32>(next, 1);
+            let places = (first_of(b, next), first_of(b, odd));
+            entries.ask(b, self, places, LAYER_SLOTS);
         });
-        let is_down = b.setp_eq(phase, Phase::Down as u32);
-        b.if_(is_down, |b| b.cp_async_wait_group(0));
     }
 }
 

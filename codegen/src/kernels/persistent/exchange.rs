@@ -4,12 +4,15 @@ use super::trace::Ends;
 use super::{Decoder, Pass, PersistentDecoder};
 use crate::blocks::attend::Out;
 use crate::blocks::company::{self, Ready};
-use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots};
+use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots, Words};
+use crate::blocks::parts::Parts;
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val};
 use kiln_shape::exchange::{Slot, TURNS, words, words_of_column};
+use kiln_shape::mailbox::command::COLUMNS;
 use kiln_shape::mailbox::item;
+use kiln_shape::{KvType, ModelShape, Units};
 
 /// The exchange of a decoder's blocks.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +23,13 @@ pub(super) struct Vectors {
     /// `[blocks]`: the epoch up to which each has come.
     flags: Global<U32>,
     first: First,
+    /// `[columns, TURNS, units, heads, row]`: parts of attention over a cache in f16, and bytes of a turn.
+    parts: (Global<F32>, Val<U32>),
+    /// `[COLUMNS]`: units that hand parts over, or 1.
+    units: Shared<U32>,
+    /// The addresses of the first column's vectors of the step that runs and of the next one, by the step's lowest bit: to find
+    /// one out as its step begins would delay whoever waits for what becomes of it.
+    next: Shared<U64>,
     /// The address of the block's device memory for second planes of vectors.
     second_planes: Shared<U64>,
     /// When norms' factors are there.
@@ -52,9 +62,21 @@ impl Vectors {
         layers: Val<U32>,
     ) -> Vectors {
         let (slots, first) = (b.param::<Global<F32>>("exchange"), First::new(b));
+        let parts = (b.param::<Global<F32>>("parts"), b.param::<U32>("parts_each"));
+        let units = b.shared("units", COLUMNS);
         let (all, each) = (b.param::<Global<U32>>("second_planes"), b.param::<U32>("second_planes_each"));
         let second_planes = b.shared("second_planes_address", 1);
-        let vectors = Vectors { exchange, slots, flags, first, second_planes, ready };
+        let vectors = Vectors {
+            exchange,
+            slots,
+            flags,
+            first,
+            parts,
+            units,
+            next: b.shared("next_vectors", 2),
+            second_planes,
+            ready,
+        };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         b.if_(leads, |b| {
@@ -80,7 +102,24 @@ impl Vectors {
         (column, layer): (Val<U32>, Val<U32>),
     ) -> Slots {
         let of_turns = self.of_column(b, kernel, column).at(slot.first(&kernel.shape));
-        Slots { of_turns, apart: 4 * words(&kernel.shape), first: self.first, layer }
+        Slots { of_turns, apart: Size::Const(4 * words(&kernel.shape)), first: self.first, layer }
+    }
+
+    /// The parts of a column's layer, of attention that is cut like this.
+    fn parts_of(
+        &self,
+        b: &mut Builder,
+        kernel: &PersistentDecoder,
+        units: Units,
+        (column, layer): (Val<U32>, Val<U32>),
+    ) -> Parts {
+        let (all, each) = self.parts;
+        let before = b.mul::<U32>(column, TURNS);
+        let all = b.address(all);
+        let of_column = b.mad_wide(before, each, all);
+        let slots = Slots { of_turns: b.global_ptr(of_column), apart: Size::Reg(each), first: self.first, layer };
+        let ModelShape { heads, head_dim, .. } = kernel.shape;
+        Parts { exchange: self.exchange, slots, heads, row: units.partial(head_dim) }
     }
 
     /// The words of a layer, and of the one before it.
@@ -109,6 +148,59 @@ impl Decoder<'_> {
         b.if_(leads, |b| vectors.first.go_on(b, self.layers));
     }
 
+    /// Notes the vector of a token's first step. Between barriers of the block.
+    pub(super) fn begin_vectors(&self, b: &mut Builder) {
+        let Some(vectors) = &self.vectors else { return };
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        let first = b.mov::<U32>(0);
+        b.if_(leads, |b| {
+            let embedding = self.embedding_of(b, first);
+            let embedding = b.address(embedding);
+            b.st(vectors.next, embedding);
+        });
+    }
+
+    /// What a block does while a step's vector is on its way: notes where the `next` one lies, asks for what is read later, and
+    /// empties the words of two layers before, behind whose next layer's meeting it is.
+    pub(super) fn beside_vector(&self, b: &mut Builder, pass: &Pass, (at, next): (Step, Val<U32>)) {
+        let Some(vectors) = &self.vectors else { return };
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        b.if_(leads, |b| {
+            let first = b.mov::<U32>(0);
+            let of_layers = b.mul::<U32>(self.layers, 4);
+            let (layer, phase) = (b.shr::<U32>(next, 2), b.and::<U32>(next, 3));
+            let is_head = b.setp_eq(next, of_layers);
+            let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
+            let x = self.vector_of(b, vectors, Step { phase, layer, ..at }, first);
+            let x = b.address(x);
+            let parity = b.and::<U32>(next, 1);
+            let to = b.index(vectors.next, parity);
+            b.st(to, x);
+        });
+        let (is_qkv, is_output) =
+            (b.setp_eq(at.phase, Phase::Qkv as u32), b.setp_eq(at.phase, Phase::AttentionOutput as u32));
+        b.if_(is_output, |b| self.bring_next_entries(b, at.layer));
+        b.if_(is_qkv, |b| {
+            let warp = b.warp_id();
+            let asks = b.setp_eq(warp, b.warps() - 1);
+            b.if_(asks, |b| self.columns.each(b, pass, |b, column| self.ask_for_place(b, (column, at.layer))));
+            let is_third = b.setp::<U32>(Compare::Ge, at.layer, 2);
+            let before = b.sub::<U32>(at.layer, 2);
+            b.if_(is_third, |b| self.empty(b, pass, before));
+        });
+    }
+
+    /// Empties the words of a token's last two layers, behind the grid's barrier that ends it.
+    pub(super) fn empty_last(&self, b: &mut Builder, pass: &Pass) {
+        for behind in [1, 2] {
+            let there = b.setp::<U32>(Compare::Ge, self.layers, behind);
+            let layer = b.sub::<U32>(self.layers, behind);
+            b.if_(there, |b| self.empty(b, pass, layer));
+        }
+    }
+
     /// Where the address of device memory for second planes of vectors stands; none without a ring, where they are in shared
     /// memory.
     pub(super) fn second_planes(&self) -> Option<Shared<U64>> {
@@ -120,8 +212,36 @@ impl Decoder<'_> {
         let Some(vectors) = &self.vectors else { return };
         self.columns.each(b, pass, |b, column| {
             let [own, _] = vectors.of_layer(b, self.kernel, (column, layer));
-            exchange::empty(b, own, words(&self.kernel.shape), (self.block, self.barrier.blocks()));
+            let grid = (self.block, self.barrier.blocks());
+            exchange::empty(b, own, Size::Const(words(&self.kernel.shape)), grid);
+            let units = self.columns.place(b, vectors.units, column);
+            let units = b.ld(units, LoadKind::Ordinary);
+            let several = b.setp_ne(units, 1);
+            b.if_(several, |b| {
+                let parts = self.parts_of(b, self.units(KvType::F16), (column, layer));
+                parts.iter().for_each(|parts| parts.empty(b, units, grid));
+            });
         });
+    }
+
+    /// The cut of attention over a cache of this type.
+    pub(super) fn units(&self, ty: KvType) -> Units {
+        Units::of(self.kernel.numerics, ty, self.kernel.shape.kv_heads)
+    }
+
+    /// Notes how many units of a column hand over parts, for [`Decoder::empty`]: a barrier of the block must come before.
+    pub(super) fn note_units(&self, b: &mut Builder, column: Val<U32>, units: Val<U32>) {
+        let Some(vectors) = &self.vectors else { return };
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        let to = self.columns.place(b, vectors.units, column);
+        b.if_(first, |b| b.st(to, units));
+    }
+
+    /// Where units of a column that are runs hand their parts to each other, beside a ring.
+    pub(super) fn parts_of(&self, b: &mut Builder, units: Units, at: (Val<U32>, Val<U32>)) -> Option<Parts> {
+        let vectors = self.vectors.as_ref().filter(|_| matches!(units, Units::Runs { .. }))?;
+        Some(vectors.parts_of(b, self.kernel, units, at))
     }
 
     /// How the vectors of a phase go from block to block.
@@ -145,6 +265,38 @@ impl Decoder<'_> {
         };
         let ends = Ends::Of { is_last };
         OfStep { exchanged: Some(exchanged), ends }
+    }
+
+    /// The first column's vectors of a step; beside a ring only the one that is multiplied, where products are found otherwise.
+    pub(super) fn vectors_of_first(&self, b: &mut Builder, at: Step, step: Val<U32>) -> company::Vectors {
+        let Some(vectors) = &self.vectors else {
+            let first = b.mov::<U32>(0);
+            return self.vectors_of(b, at, first);
+        };
+        let parity = b.and::<U32>(step, 1);
+        let from = b.index(vectors.next, parity);
+        let x = b.ld(from, LoadKind::Ordinary);
+        let x = b.global_ptr(x);
+        company::Vectors { x, y: x, residual: x, writes: None }
+    }
+
+    /// The vector of a step that is multiplied.
+    fn vector_of(&self, b: &mut Builder, vectors: &Vectors, step: Step, column: Val<U32>) -> Global<F32> {
+        let Step { phase, layer, .. } = step;
+        let [own, before] = vectors.of_layer(b, self.kernel, (column, layer));
+        let slot = |of: Global<F32>, slot: Slot| of.at(slot.first(&self.kernel.shape));
+        let embedding = self.embedding_of(b, column);
+        let is_first = b.setp_eq(layer, 0);
+        let stream = b.select_ptr(embedding, slot(before, Slot::Down), is_first);
+        let of_phases = [
+            (Phase::AttentionOutput, slot(own, Slot::Attention)),
+            (Phase::GateUp, slot(own, Slot::AttentionOutput)),
+            (Phase::Down, slot(own, Slot::Ffn)),
+        ];
+        of_phases.into_iter().fold(stream, |x, (of, vector)| {
+            let is = b.setp_eq(phase, of as u32);
+            b.select_ptr(vector, x, is)
+        })
     }
 
     /// A column's vectors of a phase. Its logits are written where a token is chosen.
@@ -174,10 +326,7 @@ impl Decoder<'_> {
         let stream = b.select_ptr(embedding, slot(before, Slot::Down), is_first);
         let behind_attention = slot(own, Slot::AttentionOutput);
         let residual = b.select_ptr(stream, behind_attention, is_output);
-        let begins = b.or_pred(is_qkv, is_head);
-        let x = b.select_ptr(stream, behind_attention, begins);
-        let x = b.select_ptr(slot(own, Slot::Attention), x, is_output);
-        let x = b.select_ptr(slot(own, Slot::Ffn), x, is_down);
+        let x = self.vector_of(b, vectors, step, column);
         let y = b.select_ptr(slot(own, Slot::Qkv), slot(own, Slot::Down), is_qkv);
         let y = b.select_ptr(behind_attention, y, is_output);
         let y = b.select_ptr(slot(own, Slot::Ffn), y, is_gate_up);
@@ -198,26 +347,49 @@ impl Decoder<'_> {
         }
     }
 
-    /// A lane's elements `l, l + 32, ...` of a head of Q, K or V of a column, whose first element has that number among those of all.
-    /// By a whole warp.
-    pub(super) fn head_of_qkv(
+    /// Registers for a lane's elements of a head on their way, where they come through the exchange.
+    pub(super) fn words_of_head(&self, b: &mut Builder) -> Option<Words> {
+        self.vectors.as_ref().map(|_| Words::new(b, self.kernel.shape.head_dim as usize / 32, 1))
+    }
+
+    /// Where a lane's elements `l, l + 32, ...` of a head of Q, K or V of a column are, whose first element has that number among
+    /// those of all.
+    fn places_of_head(
         &self,
         b: &mut Builder,
         (column, layer): (Val<U32>, Val<U32>),
         first: Val<U32>,
-    ) -> Vec<Val<F32>> {
-        let each = self.kernel.shape.head_dim / 32;
+    ) -> Vec<Global<F32>> {
+        let qkv = match &self.vectors {
+            None => self.qkv,
+            Some(vectors) => vectors.slots_of(b, self.kernel, Slot::Qkv, (column, layer)).own(b),
+        };
         let lane = b.lane();
         let own = b.add::<U32>(first, lane);
-        let Some(vectors) = &self.vectors else {
-            let from = b.index(self.qkv, own);
-            return (0..each).map(|i| b.ld(from.at(32 * i), LoadKind::Ordinary)).collect();
-        };
-        let slots = vectors.slots_of(b, self.kernel, Slot::Qkv, (column, layer));
-        let from = slots.own(b);
-        let from = b.index(from, own);
-        let at: Vec<_> = (0..each).map(|i| from.at(32 * i)).collect();
-        vectors.exchange.load(b, &at)
+        let from = b.index(qkv, own);
+        (0..self.kernel.shape.head_dim / 32).map(|i| from.at(32 * i)).collect()
+    }
+
+    /// Asks for a head, where it comes through the exchange.
+    pub(super) fn ask_head(&self, b: &mut Builder, words: Option<&Words>, at: (Val<U32>, Val<U32>), first: Val<U32>) {
+        let Some(words) = words else { return };
+        let at = self.places_of_head(b, at, first);
+        words.ask(b, &at);
+    }
+
+    /// A lane's elements of a head, which was asked for. By a whole warp.
+    pub(super) fn head_of_qkv(
+        &self,
+        b: &mut Builder,
+        words: Option<&Words>,
+        at: (Val<U32>, Val<U32>),
+        first: Val<U32>,
+    ) -> Vec<Val<F32>> {
+        let at = self.places_of_head(b, at, first);
+        match (&self.vectors, words) {
+            (Some(vectors), Some(words)) => vectors.exchange.wait_for(b, words, &at),
+            _ => at.into_iter().map(|at| b.ld(at, LoadKind::Ordinary)).collect(),
+        }
     }
 
     /// Where attention's result of a column goes.

@@ -43,7 +43,8 @@ use trace::Trace;
 /// for the head; a column's draw takes one more, or two where it is from some of the tokens. Each is a barrier, but beside a ring
 /// those of layers are none: there the elements of vectors are polled for, and a flag of each block, a phase old; the
 /// pass's last is one. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that
-/// needs them. The last block to finish a KV head's chunks puts them together before it arrives at the barrier.
+/// needs them. A KV head's chunks are put together by the last block to finish some of them, before it arrives at the barrier; beside
+/// a ring those of a cache in f16 by all that have some, a share of the results each.
 ///
 /// Every wait ends: a block that has waited for longer than `wait_limit` says so, and every block leaves.
 #[derive(Debug, Clone, PartialEq)]

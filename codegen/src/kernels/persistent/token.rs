@@ -23,8 +23,7 @@ impl Decoder<'_> {
         self.remember(b, pass);
         let look = self.look(b, pass);
         self.forward(b, pass, &look);
-        let last = b.sub::<U32>(self.layers, 1);
-        self.empty(b, pass, last);
+        self.empty_last(b, pass);
         self.draw(b, pass);
     }
 
@@ -99,16 +98,9 @@ impl Decoder<'_> {
             let is_qkv = b.setp_eq(phase, Phase::Qkv as u32);
             let next = b.add::<U32>(step, 1);
             let is_last = b.setp_eq(next, steps);
-            if self.ring.is_some() {
-                let first = b.warp_id();
-                let first = b.setp_eq(first, 0);
-                let asks = b.and_pred(first, is_qkv);
-                b.if_(asks, |b| self.columns.each(b, pass, |b, column| self.ask_for_place(b, column)));
-            }
             let at = Step { phase, layer, is_last };
             let OfStep { exchanged, ends } = self.ways_of(b, at);
-            let none = b.mov::<U32>(0);
-            let Vectors { x, y, residual, .. } = self.vectors_of(b, at, none);
+            let Vectors { x, y, residual, .. } = self.vectors_of_first(b, at, step);
             let (first, end) = self.share(b, step);
             let (eps, kind) = (self.eps, LoadKind::Ordinary);
             let (table, layer_at) = self.entries_of(b, layer);
@@ -125,24 +117,25 @@ impl Decoder<'_> {
                 }
             });
             let apart = self.second_planes();
-            let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company, apart };
+            let beside = |b: &mut Builder| self.beside_vector(b, pass, (at, next));
+            let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company, apart, beside: Some(&beside) };
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
                 let ends = if exchanged.is_some() { Ends::Open } else { Ends::Grid };
                 self.end_step(b, trace::QKV, layer, ends, None);
                 self.attend(b, pass, layer);
             });
-            if let Some(exchanged) = exchanged {
-                b.if_(exchanged.x.meeting.waits, |b| {
-                    exchanged.x.exchange.leave_if_missed(b);
-                    let has_before = b.setp_ne(layer, 0);
-                    let before = b.sub::<U32>(layer, 1);
-                    b.if_(has_before, |b| self.empty(b, pass, before));
-                });
-            }
-            let is_last_down = b.setp_eq(step, last);
-            b.if_(is_last_down, |b| self.publish(b, look, pass));
-            b.if_(is_head, |b| self.bests(b, pass, (first, end)));
+            let is_down = b.setp_eq(phase, Phase::Down as u32);
+            let is_rare = b.or_pred(is_down, is_head);
+            b.if_(is_rare, |b| {
+                if let Some(exchanged) = exchanged {
+                    b.if_(exchanged.x.meeting.waits, |b| exchanged.x.exchange.leave_if_missed(b));
+                    self.entries_are_there(b);
+                }
+                let is_last_down = b.setp_eq(step, last);
+                b.if_(is_last_down, |b| self.publish(b, look, pass));
+                b.if_(is_head, |b| self.bests(b, pass, (first, end)));
+            });
             let stamp = b.add::<U32>(phase, 1);
             // Without a ring nothing else keeps memory busy while blocks wait for each other.
             let ask = |b: &mut Builder| {
@@ -155,7 +148,6 @@ impl Decoder<'_> {
                 products.ask_for_share(b, self.table, (phase, layer), rows);
             };
             let beside: Option<&dyn Fn(&mut Builder)> = if self.ring.is_none() { Some(&ask) } else { None };
-            self.bring_entries(b, (phase, layer));
             self.end_step(b, stamp, layer, ends, beside);
         });
     }
@@ -198,13 +190,14 @@ impl Decoder<'_> {
         let (warp, warps) = (b.warp_id(), b.warps());
         b.bar_sync(); // nobody reads the tokens before any more
         self.begin_epochs(b);
+        self.begin_vectors(b);
         self.bring_first_entries(b);
         self.columns.each(b, pass, |b, column| {
             let token = self.columns.get(b, word::TOKEN, column);
             let embedding = self.embedding_of(b, column);
             row.write(b, token, embedding, warp, warps);
         });
-        self.first_entries_are_there(b);
+        self.entries_are_there(b);
         b.bar_sync(); // every warp's part is written, and the entries are there
     }
 

@@ -222,12 +222,19 @@ fn synchronising() -> Vec<Case> {
                 let greatest = b.ld_sync(counters.at(1), LoadOrder::Acquire, Scope::Gpu);
                 let bits = b.ld_sync(counters.at(2), LoadOrder::Relaxed, Scope::Sys);
                 let all = b.mad(sum, 3, greatest);
-                b.xor(all, bits)
+                let all = b.xor(all, bits);
+                b.bar_sync();
+                b.st_sync_vector(i.own, [all, i.x, i.y, i.z], StoreOrder::Relaxed, Scope::Gpu);
+                let [all, x, y, z] = b.ld_sync_vector(i.own, LoadOrder::Relaxed, Scope::Gpu);
+                let rest = b.mad(y, 3, z);
+                let rest = b.mad(rest, 3, x);
+                b.xor(all, rest)
             },
             |t| {
+                let rest = t.y().wrapping_mul(3).wrapping_add(t.z()).wrapping_mul(3).wrapping_add(t.x());
                 let sum = t.all().fold(0u32, |sum, other| sum.wrapping_add(other.x()));
                 let greatest = t.all().map(|other| other.x()).max().unwrap_or(0);
-                sum.wrapping_mul(3).wrapping_add(greatest) ^ t.all().fold(0, |bits, other| bits | other.x())
+                sum.wrapping_mul(3).wrapping_add(greatest) ^ t.all().fold(0, |bits, other| bits | other.x()) ^ rest
             },
         ),
         case(
