@@ -10,6 +10,7 @@ use crate::exchange::{of_layers, open_on, rewrite};
 use kiln::model::{GenerateOptions, KvType, Numerics, PathChoice, Sampling, SessionOptions};
 use kiln_emulator::{Checks, DeviceConfig};
 use kiln_shape::exchange::EMPTY;
+use kiln_shape::table::KV_CHUNK;
 use kiln_shape::units::FAST_CHUNK;
 use std::sync::Barrier;
 
@@ -39,9 +40,19 @@ fn within(body: &str) -> String {
     )
 }
 
+/// What a message's way is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Count {
+    /// One, whatever it takes.
+    Hops,
+    /// Trips to the L2 cache one behind another: of a store, of the load that finds it, of a fence, which waits for the stores before it,
+    /// and of an operation there and back.
+    Trips,
+}
+
 /// The text of a kernel that counts hops, and the number of the line that it runs once for each hop between the begins of
 /// its first token and its last one.
-fn counting(ptx: &str) -> String {
+fn counting(ptx: &str, count: Count) -> String {
     rewrite(ptx, |line, _| {
         let operand =
             |line: &str| line.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|of| of.0.to_owned());
@@ -66,6 +77,14 @@ fn counting(ptx: &str) -> String {
                  add.u32 %warp, %warp, 1; setp.lt.u32 %is, %warp, %hops; @%is bra $count;\n$counted:\n"
             )));
         }
+        if count == Count::Trips && line.starts_with("fence.acq_rel.gpu") {
+            let waits = "ld.relaxed.gpu.global.u32 %hops, [%own]; add.u32 %hops, %hops, 1;";
+            return Some(within(&format!("{line} {waits} red.relaxed.gpu.global.max.u32 [%own], %hops;")));
+        }
+        let back = match count {
+            Count::Hops => "",
+            Count::Trips => "add.u32 %hops, %hops, 1;",
+        };
         let (operation, rest) = line.split_once(' ')?;
         if !operation.contains(".gpu.global") {
             return None;
@@ -80,15 +99,16 @@ fn counting(ptx: &str) -> String {
             "atom" => {
                 let carries =
                     format!("{} {carries} atom.relaxed.gpu.global.max.u32 %hops, [%at], %hops;", place(&at, 0));
-                Some(within(&format!("{carries} red.relaxed.gpu.global.max.u32 [%own], %hops; {line}")))
+                Some(within(&format!("{carries} {back} red.relaxed.gpu.global.max.u32 [%own], %hops; {line}")))
             }
             "ld" => {
                 let (to, _) = rest.split_once('[')?;
                 let to = to.trim().trim_end_matches(',').trim_matches(['{', '}']);
                 let finds = to.split(", ").zip((0..).step_by(4)).map(|(value, further)| {
                     // An empty word is no message.
-                    let finds =
-                        "ld.relaxed.gpu.global.u32 %hops, [%at]; @%is red.relaxed.gpu.global.max.u32 [%own], %hops;";
+                    let finds = format!(
+                        "ld.relaxed.gpu.global.u32 %hops, [%at]; {back} @%is red.relaxed.gpu.global.max.u32 [%own], %hops;"
+                    );
                     format!("mov.b32 %hops, {value}; setp.ne.u32 %is, %hops, {EMPTY}; {} {finds}", place(&at, further))
                 });
                 Some(format!("{line} {}", within(&finds.collect::<Vec<_>>().join(" "))))
@@ -102,14 +122,14 @@ fn counting(ptx: &str) -> String {
 const COUNTED: &str = "brev.b32 %block, %block;";
 
 /// Hops of a token behind a prompt, in a model of so many layers. All tokens are of one launch.
-fn hops(layers: u32, prompt: u32) -> u64 {
+fn hops(layers: u32, prompt: u32, kv: KvType, count: Count) -> u64 {
     let until = |tokens: usize| {
         let config =
             DeviceConfig { multiprocessors: BLOCKS, checks: Checks::NONE, counters: true, ..DeviceConfig::default() };
-        let model = open_on(config, of_layers(layers), counting);
+        let model = open_on(config, of_layers(layers), |ptx| counting(ptx, count));
         let ordinal = model.device().ordinal();
         kiln_emulator::clear_reports(ordinal);
-        let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(KvType::F16).with_capacity(128);
+        let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(kv).with_capacity(256);
         let mut session = model.session(options.with_path(PathChoice::Persistent)).expect("a session");
         let ids: Vec<u32> = (0..prompt).map(|id| 7 * id % 600).collect();
         session.append(&ids).expect("they fit");
@@ -122,7 +142,7 @@ fn hops(layers: u32, prompt: u32) -> u64 {
         decoder[0].counters.by_opcode.get("brev").copied().unwrap_or(0)
     };
     let [few, many] = [3, 5].map(until);
-    println!("{layers} layers behind {prompt} ids: {few} hops of three tokens, {many} of five");
+    println!("{layers} layers behind {prompt} ids, {kv:?}: {few} {count:?} of three tokens, {many} of five");
     assert_eq!((many - few) % 2, 0, "tokens differ");
     (many - few) / 2
 }
@@ -133,12 +153,30 @@ fn tokens_take_five_dependencies_a_layer_and_one_within_kv_heads() {
         return;
     }
     for (prompt, of_layer) in [(4, 5), (FAST_CHUNK + 4, 6)] {
-        let [one, three] = [1, 3].map(|layers| hops(layers, prompt));
+        let [one, three] = [1, 3].map(|layers| hops(layers, prompt, KvType::F16, Count::Hops));
         println!("behind {prompt} ids: {one} for one layer, {three} for three");
         assert_eq!(three - one, 2 * of_layer, "two layers");
         // The blocks' best logits: 217 at most for 36 layers.
         assert_eq!(one - of_layer, 1, "beside layers");
     }
+}
+
+/// Each dependency of a layer is a store and the load that finds it; a unit's parts as well. Where the cache is in f32, units go by
+/// a counter between fences.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn dependencies_take_two_trips() {
+    if common::is_left_out_on_gpu("a changed text is for the emulator to run") {
+        return;
+    }
+    let of_layer = |prompt, kv| {
+        let [one, three] = [1, 3].map(|layers| hops(layers, prompt, kv, Count::Trips));
+        println!("behind {prompt} ids: {one} for one layer, {three} for three");
+        (three - one) / 2
+    };
+    assert_eq!(of_layer(4, KvType::F16), 10, "five dependencies");
+    assert_eq!(of_layer(FAST_CHUNK + 4, KvType::F16), 12, "six dependencies");
+    assert!(of_layer(KV_CHUNK + 4, KvType::F32) > 12, "fences and a counter");
 }
 
 /// The text of a kernel whose first block counts its passes, and its barriers of the grid.
