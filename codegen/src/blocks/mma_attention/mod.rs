@@ -189,16 +189,24 @@ impl Workspace {
     /// Puts an element of the newest position's key into shared memory. A barrier must follow.
     #[track_caller]
     pub(crate) fn store_new(&self, b: &mut Builder, dim: Val<U32>, value: Val<F32>) {
+        if !self.asks(b) {
+            return;
+        }
         let half = b.cvt::<F16, F32>(value);
         let to = b.index(self.newest, dim);
         b.st(to, half);
+    }
+
+    /// Whether keys are asked for before queries are there: before sm_90 ptxas would spill as many registers as they take.
+    fn asks(&self, b: &mut Builder) -> bool {
+        self.together() && b.target().sm() >= 90
     }
 
     /// Asks for the keys that each warp reads first of a run, where registers have room for them; of the newest position nothing,
     /// if it `has_new`.
     #[track_caller]
     pub(crate) fn ask(&self, b: &mut Builder, run: Run, has_new: Val<Pred>) -> Option<Asked> {
-        self.together().then(|| {
+        self.asks(b).then(|| {
             let (warp, chunks) = (b.warp_id(), chunks(b, run));
             let works = self.works(b, warp, chunks);
             let first = b.mad::<U32>(warp, FAST_CHUNK, run.first);
