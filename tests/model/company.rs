@@ -9,6 +9,7 @@ use kiln::Model;
 use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
 use kiln::shape::mailbox::command::COLUMNS;
+use kiln::shape::table::KV_CHUNK;
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,20 +55,28 @@ impl Work {
 }
 
 fn session(model: &Model, path: PathChoice, blocks: Option<u32>) -> Session {
-    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(KvType::F16).with_path(path);
+    session_over(KvType::F16, model, path, blocks)
+}
+
+fn session_over(kv: KvType, model: &Model, path: PathChoice, blocks: Option<u32>) -> Session {
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(kv).with_path(path);
     model.session(options.with_blocks(blocks).with_capacity(256)).expect("a session")
 }
 
 /// Runs all works at once, a session and a thread each, and holds each to what the stream path answers.
 fn together(model: &Model, stream: &Model, blocks: u32, works: &[Work]) {
-    let expected = works.iter().map(|work| work.run(&mut session(stream, PathChoice::Stream, None)));
+    together_over(KvType::F16, model, stream, blocks, works);
+}
+
+fn together_over(kv: KvType, model: &Model, stream: &Model, blocks: u32, works: &[Work]) {
+    let expected = works.iter().map(|work| work.run(&mut session_over(kv, stream, PathChoice::Stream, None)));
     let expected: Vec<Answer> = expected.collect();
     let begin = Barrier::new(works.len());
     std::thread::scope(|scope| {
         for (number, (work, expected)) in works.iter().zip(&expected).enumerate() {
             let begin = &begin;
             scope.spawn(move || {
-                let mut session = session(model, PathChoice::Persistent, Some(blocks));
+                let mut session = session_over(kv, model, PathChoice::Persistent, Some(blocks));
                 begin.wait();
                 assert_eq!(&work.run(&mut session), expected, "session {number}, {blocks} blocks: {work:?}");
             });
@@ -110,6 +119,24 @@ fn longer_items_have_them_under_every_schedule() {
             })
             .collect();
         together(&model, &stream, blocks, &works);
+    }
+}
+
+/// The same over a cache in f32, whose units the last block of a KV head to finish one puts together.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn items_over_an_f32_cache_have_them_behind_several_units() {
+    let stream = whole(tiny());
+    let mut random = Random::fresh();
+    for (seed, (schedule, blocks)) in (0..).zip([(Schedule::Random, 3), (Schedule::RoundRobin, 5)]) {
+        let model = open(tiny(), None, config(seed, schedule, blocks));
+        let works: Vec<Work> = (0..3)
+            .map(|_| {
+                let Work { options, .. } = Work::random(&mut random, 4);
+                Work { ids: (0..KV_CHUNK + 4).map(|_| random.below(2048)).collect(), options }
+            })
+            .collect();
+        together_over(KvType::F32, &model, &stream, blocks, &works);
     }
 }
 

@@ -161,8 +161,8 @@ fn tokens_take_five_dependencies_a_layer_and_one_within_kv_heads() {
     }
 }
 
-/// Each dependency of a layer is a store and the load that finds it; a unit's parts as well. Where the cache is in f32, units go by
-/// a counter between fences.
+/// Each dependency of a layer is a store and the load that finds it; a unit's parts as well, of which eight are waited for at once.
+/// Where the cache is in f32, units go by a counter between fences.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn dependencies_take_two_trips() {

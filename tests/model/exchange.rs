@@ -190,16 +190,6 @@ fn units_that_are_put_together_have_the_streams_bits() {
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn parts_that_are_not_emptied_are_found() {
-    let late = |ptx: &str| {
-        rewrite(ptx, |line, _| {
-            line.starts_with("st.relaxed.gpu.global.v4.f32").then(|| {
-                format!(
-                    "{{ .reg .pred %late; .reg .b32 %of; mov.u32 %of, %ctaid.x; setp.eq.u32 %late, %of, 1; \
-                     @%late nanosleep.u32 20000; }}\n{line}"
-                )
-            })
-        })
-    };
     if common::is_left_out_on_gpu("a planted bug is for the emulator to find") {
         return;
     }
@@ -215,11 +205,64 @@ fn parts_that_are_not_emptied_are_found() {
     });
 }
 
-/// A block takes the parts of its units for all there are: it puts them together before the others have come.
+/// What a part says once a row, its maximum and its sum of exponentials, is told from an attention's result by the zeros behind it.
 #[test]
 fn parts_stored_plainly_are_found() {
-    let plainly = |ptx: &str| ptx.replace("st.relaxed.gpu.global.v4.f32", "st.global.v4.f32");
-    finds_in(&Of::several_units(), Seen::Fault(FaultKind::Race), plainly);
+    finds_in(&Of::several_units(), Seen::Fault(FaultKind::Race), |ptx| {
+        rewrite(ptx, |line, _| {
+            let rest = line.strip_prefix("st.relaxed.gpu.global.v4.f32")?;
+            let mut values = rest.trim_end_matches("};").rsplit(", ");
+            (values.next() == values.next()).then(|| format!("st.global.v4.f32{rest}"))
+        })
+    });
+}
+
+/// Models of more layers than words have turns: a layer's are emptied while a later one waits for its vector. With vectors of its
+/// own, over a cache in f32, and with parts of several units.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn layers_that_share_words_have_the_streams_bits() {
+    let ids = |of: Of| Of { prompt: of.prompt.iter().map(|id| id % 650).collect(), tokens: 4, ..of };
+    for layers in [3, 4, 5] {
+        for of in [Of::few(), Of::several_units()].map(ids) {
+            assert_eq!(seen_in(|| of_layers(layers), &of, str::to_owned), None, "{layers} layers");
+        }
+    }
+}
+
+/// Of such a model blocks find the words of three layers before, of its vectors or of parts, while one of them is late.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn words_that_later_layers_do_not_empty_are_found() {
+    if common::is_left_out_on_gpu("a planted bug is for the emulator to find") {
+        return;
+    }
+    let mut of = Of::several_units();
+    of.prompt.iter_mut().for_each(|id| *id %= 650);
+    // The first such line is of vectors, the second of parts; those behind them are of a token's last layers.
+    for line_of in [1, 2] {
+        let plant = |ptx: &str| {
+            let mut emptied = 0;
+            rewrite(&late(ptx), |line, _| {
+                let is_emptied = empties(line);
+                emptied += u32::from(is_emptied);
+                (is_emptied && emptied == line_of).then(|| "// left as they are".to_owned())
+            })
+        };
+        assert_eq!(seen_in(|| of_layers(5), &of, plant), Some(Seen::WrongBits), "line {line_of}");
+    }
+}
+
+/// The text whose second block is late with what it hands over of attention.
+fn late(ptx: &str) -> String {
+    rewrite(ptx, |line, _| {
+        line.starts_with("st.relaxed.gpu.global.v4.f32").then(|| {
+            format!(
+                "{{ .reg .pred %late; .reg .b32 %of; mov.u32 %of, %ctaid.x; setp.eq.u32 %late, %of, 1; \
+                 @%late nanosleep.u32 20000; }}\n{line}"
+            )
+        })
+    })
 }
 
 /// No word counts as empty, though it is a NaN.
