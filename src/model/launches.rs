@@ -222,8 +222,9 @@ launch! {
 }
 
 launch! {
-    /// What a decoder takes besides whose blocks hand vectors to each other: [`kiln_shape::exchange`] has the layout, of
-    /// parts of attention a layer's bytes are given. And columns that a pass may have, and device memory of each block for the second planes of its vectors, in bytes.
+    /// What a decoder takes besides whose blocks hand vectors to each other: the words of [`kiln_shape::exchange`], those of parts
+    /// of attention with a layer's bytes, device memory for the second planes of vectors with a block's bytes, and the columns that a
+    /// pass may have.
     pub(crate) struct Exchange<'a> {
         exchange: Out<'a, f32>,
         parts: Out<'a, f32>,

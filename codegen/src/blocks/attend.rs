@@ -1,5 +1,6 @@
 //! Attention of one position over its sequence, dealt to blocks by KV head and unit of the cache. The block that is the
-//! last to finish a unit of a KV head puts all of them together, so that one launch, or one phase, is enough.
+//! last to finish a unit of a KV head puts all of them together, so that one launch, or one phase, is enough; or blocks have
+//! each other's parts through the exchange, and each puts a share together.
 
 use super::attention::{self, Heads};
 use super::exchange::Slots;
@@ -229,8 +230,7 @@ impl Attend {
         work.ask(b, run, has_new)
     }
 
-    /// Attends to a unit, and where that finishes the KV head's last unit,
-    /// writes the group's result. Begins with a barrier: queries are seen. Another must come before the next unit.
+    /// Attends to a unit, and writes the group's result where that finishes the KV head's last unit, or hands over its part. Begins with a barrier: queries are seen. Another must come before the next unit.
     #[track_caller]
     pub(crate) fn unit(&self, b: &mut Builder, sequence: &Sequence, at: At, asked: Option<&Asked>) {
         let Heads { group, head_dim, .. } = self.heads;

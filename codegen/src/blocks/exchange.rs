@@ -24,7 +24,7 @@
 //! A block empties them while layer l + 1 waits for its first vector, when it has nothing else to do. They are polled and stored
 //! again in layer l + 2, behind the meeting of layer l + 1, which whoever emptied them came to afterwards: so no poll finds the
 //! value of three layers before, and no store comes before its word is empty. A token's last two layers are emptied behind the
-//! grid's barrier that ends the token, which stands in place of the meeting that its last one has not.
+//! grid's barrier that ends the token: behind the last one no layer meets.
 //!
 //! *Columns.* A pass empties what its columns have filled, so that those that are idle in it have empty words.
 //!

@@ -1,8 +1,9 @@
 //! Parts of attention on their way between blocks: what each unit of a KV head is before all are put together.
 //!
-//! Every block that has a unit of a KV head puts a share of the head's results together, for which it has the parts of all
-//! units through the exchange ([`super::exchange`]): two trips to the L2 cache and no fence. A block hands over the parts
-//! of all its units of a column before it waits for others: so whoever waits, nobody waits for it.
+//! Blocks that have units of a KV head put a share of the head's results together each, for which they have the parts of all
+//! units through the exchange ([`super::exchange`]): two trips to the L2 cache and no fence for the first eight, and another
+//! trip for each eight behind them. A block hands over the parts of all its units of a column before it waits for others: so
+//! whoever waits, nobody waits for it.
 
 use super::exchange::{self, Exchange, Slots};
 use super::running::Part;

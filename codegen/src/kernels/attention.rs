@@ -102,7 +102,6 @@ impl Kernel for Attention {
         let (kv_head, unit, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
         let (positions, units) = Attend::cut(b, self.units(), length);
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
-
         let sequence =
             Sequence { cache, length, units, partials, max_chunks, arrivals, parts: None, out: Out::Floats(out) };
         let group = b.byte_index(q, kv_head, heads.group * head_dim * 4);

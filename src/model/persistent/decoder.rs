@@ -143,7 +143,8 @@ impl Decoder {
             choice: DeviceBuffer::zeroed(device, columns * choice::memory::words(blocks, shape.vocab) as usize)?,
             trace,
         };
-        let of_layer = if kernel.has_ring() { exchange::parts(shape, shape.context) } else { 0 };
+        let hands_parts = kernel.has_ring() && key.kv == KvType::F16;
+        let of_layer = if hands_parts { exchange::parts(shape, shape.context) } else { 0 };
         let parts = columns * (exchange::TURNS * of_layer) as usize;
         let cleared = Cleared {
             counters: DeviceBuffer::zeroed(device, 2 + stride + columns * shape.kv_heads as usize)?,

@@ -321,8 +321,8 @@ impl Workspace {
         }
     }
 
-    /// Puts runs together whose parts come through the exchange, the first of `units`' shares of the group's elements: as many
-    /// shares as units, for unit number `unit` its own. `head` is the group's first.
+    /// Puts runs together whose parts come through the exchange. The group's elements are cut into as many shares as there are
+    /// `units`, of which this is number `unit`; the last ones may be empty. `head` is the group's first.
     #[track_caller]
     pub(crate) fn join_share(
         &self,
@@ -333,7 +333,7 @@ impl Workspace {
         sink: impl FnOnce(&mut Builder, Val<U32>, Val<U32>, Part),
     ) {
         /// Runs that are waited for together.
-        const AHEAD: u32 = 4;
+        const AHEAD: u32 = 8;
         let (lane, warp, head_dim) = (b.lane(), b.warp_id(), self.heads.head_dim);
         let all = self.rows() * head_dim / 4;
         let each = b.add::<U32>(units, all - 1);

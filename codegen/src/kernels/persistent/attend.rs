@@ -103,7 +103,7 @@ impl Decoder<'_> {
     }
 
     /// The group's queries, normalised, turned and scaled, into the workspace, and where the block owns the position its key and
-    /// value into the cache: a warp a head, from the last warp on, since the first ones read the cache. The next head's elements
+    /// value into the cache: a warp a head, from the last warp on: the first ones have keys on their way. The next head's elements
     /// are on their way while one is turned.
     fn heads(&self, b: &mut Builder, attend: &Attend, heads: Heads, of: &Newest) {
         let ModelShape { heads: all, kv_heads, rope: RopePairing::Halves, .. } = self.kernel.shape;
