@@ -37,7 +37,10 @@ pub(super) fn shares(file: &ModelFile, blocks: u32) -> Result<Vec<u32>> {
     let mut table = Vec::new();
     for layer in 0..shape.layers {
         for roles in PHASES {
-            table.extend(phase(file, roles, layer)?.boundaries(blocks));
+            let phase = phase(file, roles, layer)?;
+            // The first blocks attend for a KV head each, however short the cache is.
+            let late = if *roles == [&[TensorRole::AttnOutput]] { shape.kv_heads } else { 0 };
+            table.extend(phase.boundaries_behind(late, blocks));
         }
     }
     let head = if shape.tied_head { TensorRole::TokenEmbedding } else { TensorRole::Output };
@@ -70,6 +73,19 @@ impl Phase {
         }
         let rows = self.cut_rows(blocks);
         if self.most(&rows) < most { rows } else { tiles }
+    }
+
+    /// The same where the first `late` blocks come to the phase behind the others. They have the rows that the others leave. No
+    /// block has more rows than the most that one has without that.
+    fn boundaries_behind(&self, late: u32, blocks: u32) -> Vec<u32> {
+        let boundaries = self.boundaries(blocks);
+        if late == 0 || late >= blocks {
+            return boundaries;
+        }
+        let (rows, most) = (boundaries[blocks as usize], boundaries.windows(2).map(|run| run[1] - run[0]).max());
+        let before = |block: u32| rows.saturating_sub(most.unwrap_or(0).saturating_mul(blocks - block));
+        let of_late = (0..late).map(|block| before(late) * block / late);
+        of_late.chain((late..=blocks).map(before)).collect()
     }
 
     /// Boundaries at any rows: those of [`Phase::cut`], but where rows differ and a block would have more than the least that
@@ -246,12 +262,30 @@ mod tests {
         }
     }
 
+    /// Blocks that come later to attention's output have fewer of its rows, none where the others have room, and no block has
+    /// more than without.
+    #[test]
+    fn blocks_that_attend_have_fewer_rows_of_the_output() {
+        for (name, blocks, of_late) in [("qwen3b", 132, 0), ("qwen3-8b", 132, 16), ("qwen3-0-6b", 132, 4)] {
+            let shape = presets::by_name(name).expect("a preset").shape;
+            let (_, output) = phases(&shape, WeightType::Q4_K).swap_remove(1);
+            let (evenly, behind) = (output.boundaries(blocks), output.boundaries_behind(shape.kv_heads, blocks));
+            let rows = |of: &[u32]| of.windows(2).map(|run| run[1] - run[0]).collect::<Vec<_>>();
+            let (evenly, behind) = (rows(&evenly), rows(&behind));
+            assert_eq!(behind.iter().sum::<u32>(), shape.hidden);
+            assert_eq!(behind.iter().max(), evenly.iter().max());
+            assert!(behind[..shape.kv_heads as usize].iter().all(|rows| *rows == of_late), "{name}: {behind:?}");
+        }
+    }
+
     #[test]
     fn every_row_belongs_to_one_block() {
         let segments = vec![Segment { rows: 14, bytes: 50 }, Segment { rows: 5, bytes: 500 }];
         let phase = Phase { segments, k: 1024 };
         for blocks in 1..=200 {
-            for at in [phase.boundaries(blocks), phase.cut_rows(blocks), phase.cut(blocks, 1), phase.cut(blocks, 2)] {
+            let whole = [1, 2].map(|unit| phase.cut(blocks, unit));
+            let behind = [0, 1, 3, 8, 200].map(|late| phase.boundaries_behind(late, blocks));
+            for at in [phase.boundaries(blocks), phase.cut_rows(blocks)].into_iter().chain(whole).chain(behind) {
                 assert_eq!((at.len(), at[0], at[blocks as usize]), (blocks as usize + 1, 0, 19));
                 assert!(at.windows(2).all(|run| run[0] <= run[1]), "{blocks} blocks: {at:?}");
             }
