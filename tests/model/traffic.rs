@@ -16,8 +16,8 @@ const MOST: f64 = 1.03;
 /// Bytes of the ring of a block with 227 KB of shared memory, at most: its producer fills it for a next token too.
 const AHEAD: u64 = 161 << 10;
 /// Lines in which lanes meet in banks: activations where a row of a number of super-blocks that is no multiple of 8 ends
-/// between lanes, attention's sums of a chunk, a producer's look at its entries.
-const MEETING: [&str; 3] = ["formats/plane.rs", CHUNKS, "blocks/ring/"];
+/// between lanes, attention's sums of a chunk, a producer's look at its entries, values of several rows that are put down at once.
+const MEETING: [&str; 4] = ["formats/plane.rs", CHUNKS, "blocks/ring/", "blocks/fast.rs"];
 const CHUNKS: &str = "mma_attention/mod.rs";
 /// Further passes of a weight in these lines, at most.
 const FURTHER: f64 = 0.01;

@@ -93,7 +93,7 @@ pub(crate) fn are_several(b: &mut Builder, most: Size) -> Val<Pred> {
     b.setp(Compare::Gt, most, 1u32)
 }
 
-/// Bytes by which a region is longer than a multiple of 128: lanes of neighbouring columns meet in no bank.
+/// Bytes by which a region is longer than a multiple of 128: lanes with the same row of neighbouring columns meet in no bank.
 const APART: u32 = 16;
 
 /// What a lane adds up next, found out before it is multiplied: what stands behind that delays whoever waits for the product.

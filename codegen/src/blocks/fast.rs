@@ -8,7 +8,7 @@
 use super::along::Along;
 use super::company::{Column, OfTurn, Regions, Turn};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
-use super::places::{Places, VALUES, of_column};
+use super::places::{Places, VALUES, loaded, of_column};
 use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
@@ -203,10 +203,9 @@ impl Values {
                     b.set(sum, next);
                 };
                 match count {
-                    Size::Const(count @ 0..=16) => (0..count).for_each(|i| {
-                        let value = b.ld(from.at(i), LoadKind::Ordinary);
-                        add(b, value);
-                    }),
+                    Size::Const(count @ 0..=16) => {
+                        loaded(b, from, count).into_iter().for_each(|value| add(b, value));
+                    }
                     // The chain waits for shared memory once in 16.
                     count => {
                         let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
@@ -217,8 +216,7 @@ impl Values {
                             b.for_range(done, whole, step, |b, i| {
                                 b.keep_rolled();
                                 let at = b.index(from, i);
-                                let values: Vec<_> = (0..step).map(|i| b.ld(at.at(i), LoadKind::Ordinary)).collect();
-                                values.into_iter().for_each(|value| add(b, value));
+                                loaded(b, at, step).into_iter().for_each(|value| add(b, value));
                             });
                             done = whole;
                         }

@@ -1,88 +1,81 @@
-//! Where the values of a warp's super-blocks lie in shared memory, so that lanes meet in no bank.
+//! Where the values of a warp's super-blocks lie in shared memory, so that lanes that add them up meet in no bank.
 //!
-//! Lanes write 32 values that follow each other, from a multiple of 32 on, and read one value each of neighbouring rows.
-//! Rows of S values that follow each other without a gap are right for writes. For reads they are where S is odd; else
-//! lanes meet after `lcm(S, 32)` values, so there a place is left free, which shifts the rows behind it by a bank. It lies
-//! between two rows, and between two rounds of writes.
+//! A lane adds up a row and reads four of its values at once: a request takes the load and store unit two clocks at least, however
+//! little it brings. A row therefore begins at a multiple of four values, and rows lie an odd number of fours apart: of eight
+//! lanes, which are served together, no two then meet in one column. Lanes write 32 values that follow each other. Where these are
+//! of several rows a few meet: one further pass for 32 super-blocks, and three where a row has one.
 
 use super::along::Along;
-use crate::ptx::{Builder, Pred, Size, U32, Val};
+use crate::ptx::{Builder, F32, LoadKind, Pred, Shared, Size, U32, Val};
 
 /// Floats in shared memory that a warp's values take: those of 16 rows of 4096 weights, so that a tile of them is eight
 /// whole rounds.
-pub(crate) const VALUES: u32 = 16 * 17;
+pub(crate) const VALUES: u32 = values(16, 16);
 /// The same of each column, where a launch has room for several: those of two rows of 12288 weights, three whole rounds. More
 /// would leave fewer columns room.
-const VALUES_OF_COLUMN: u32 = 100;
+const VALUES_OF_COLUMN: u32 = values(2, 48);
 /// Rows of a tile there, at most.
 pub(crate) const ROWS_OF_COLUMN: u32 = 16;
 const BANKS: u32 = 32;
-const WORD_BITS: u32 = u32::BITS;
+/// Values that a lane reads at once.
+const FOUR: u32 = 4;
+
+/// From one row of so many values to the next.
+const fn apart(count: u32) -> u32 {
+    FOUR * (count.div_ceil(FOUR) | 1)
+}
+
+/// The places that so many rows of so many values take, of which the last needs none behind it.
+const fn values(rows: u32, count: u32) -> u32 {
+    (rows - 1) * apart(count) + count.next_multiple_of(FOUR)
+}
 
 /// The places of rows of so many values.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Places {
-    along: Size,
+    along: Along,
     rows: Size,
     /// Lanes of a column, the first of which have a row each: two to this power.
     lanes: Size,
-    /// 2^32 over the values between two free places, rounded up: the upper half of a number's product with it says how
-    /// many free places lie before that number. Exact for numbers below 2^16. None where no place is free.
-    of_gap: Option<Size>,
-    /// The free places before row r are `r * shift / 32`.
-    shift: Size,
+    /// From one row to the next, and places between them.
+    apart: Size,
+    free: Size,
 }
 
-/// What the number of a row's values decides.
-#[derive(Debug, Clone, Copy, Default)]
-struct OfCount {
-    rows: u32,
-    /// 0 where no place is free.
-    of_gap: u32,
-    shift: u32,
-}
-
-impl OfCount {
-    /// With at most so many values and rows.
-    fn new(count: u32, (values, rows): (u32, u32)) -> OfCount {
-        let shift = (count & count.wrapping_neg()).min(BANKS);
-        let gap = count * (BANKS / shift.max(1));
-        let rows = (values / (count | 1)).min(rows);
-        let of_gap = if gap < rows * count { (1_u64 << WORD_BITS).div_ceil(gap.into()) as u32 } else { 0 };
-        OfCount { rows, of_gap, shift }
-    }
+/// Rows of so many values, with at most so many values and rows.
+fn rows_of(count: u32, (values, rows): (u32, u32)) -> u32 {
+    ((values + apart(count) - count.next_multiple_of(FOUR)) / apart(count)).min(rows)
 }
 
 /// Floats that the values of a warp and column take, where a launch has room for several columns: a row at least.
 pub(crate) fn of_column(along: &Along) -> u32 {
-    VALUES_OF_COLUMN.max(along.most() | 1)
+    VALUES_OF_COLUMN.max(values(1, along.most()))
 }
 
 impl Places {
     /// Those of a launch that has room for `several` columns, if it has; such a one has fewer rows.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, along: &Along, several: Option<Val<Pred>>) -> Places {
-        let of_one = |count| OfCount::new(count, (VALUES, BANKS));
+        let of_one = |count| rows_of(count, (VALUES, BANKS));
         let of_column = (of_column(along), ROWS_OF_COLUMN);
-        let of_column = |count| OfCount::new(count, of_column);
-        let of_gap = along.choose(b, |count| of_one(count).of_gap);
-        let (rows, lanes) = (along.choose(b, |count| of_one(count).rows), Size::Const(BANKS.trailing_zeros()));
+        let of_column = |count| rows_of(count, of_column);
+        let (rows, lanes) = (along.choose(b, of_one), Size::Const(BANKS.trailing_zeros()));
         let (rows, lanes) = match several {
             None => (rows, lanes),
             Some(several) => {
-                let rows_of_column = along.choose(b, |count| of_column(count).rows);
-                let bits = |count| of_column(count).rows.next_power_of_two().trailing_zeros();
+                let rows_of_column = along.choose(b, of_column);
+                let bits = |count| of_column(count).next_power_of_two().trailing_zeros();
                 let lanes_of_column = along.choose(b, bits);
                 let rows = b.selp::<U32>(rows_of_column, rows, several);
                 (Size::Reg(rows), Size::Reg(b.selp::<U32>(lanes_of_column, lanes, several)))
             }
         };
         Places {
-            along: along.size(),
+            along: along.clone(),
             rows,
             lanes,
-            of_gap: (!matches!(of_gap, Size::Const(0))).then_some(of_gap),
-            shift: along.choose(b, |count| of_one(count).shift),
+            apart: along.choose(b, apart),
+            free: along.choose(b, |count| apart(count) - count),
         }
     }
 
@@ -109,21 +102,25 @@ impl Places {
     /// The place of a value, by its number among those of all rows.
     #[track_caller]
     pub(crate) fn of(&self, b: &mut Builder, number: Val<U32>) -> Val<U32> {
-        match self.of_gap {
-            None => number,
-            Some(of_gap) => b.mad_hi(number, of_gap, number),
-        }
+        let row = self.along.row(b, number);
+        b.mad::<U32>(row, self.free, number)
     }
 
     /// The place of a row's first value.
     #[track_caller]
     pub(crate) fn of_row(&self, b: &mut Builder, row: Val<U32>) -> Val<U32> {
-        let before = b.mul::<U32>(row, self.along);
-        if self.of_gap.is_none() {
-            return before;
-        }
-        let free = b.mul::<U32>(row, self.shift);
-        let free = b.shr::<U32>(free, BANKS.trailing_zeros());
-        b.add::<U32>(before, free)
+        b.mul::<U32>(row, self.apart)
     }
+}
+
+/// So many values of a row, from a multiple of four of them on: four at once.
+pub(crate) fn loaded(b: &mut Builder, at: Shared<F32>, count: u32) -> Vec<Val<F32>> {
+    let fours = count / FOUR * FOUR;
+    let mut values = Vec::new();
+    for first in (0..fours).step_by(FOUR as usize) {
+        let four: [Val<F32>; 4] = b.ld_vector(at.at(first), LoadKind::Ordinary);
+        values.extend(four);
+    }
+    values.extend((fours..count).map(|i| b.ld(at.at(i), LoadKind::Ordinary)));
+    values
 }
