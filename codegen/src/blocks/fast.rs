@@ -10,6 +10,7 @@ use super::company::{Column, OfTurn, Regions, Turn};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::places::{Places, VALUES, loaded, of_column};
 use super::ring::Consumer;
+use super::runs::Runs;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
@@ -87,21 +88,21 @@ impl Values {
         Values { all, own, each, along, places, is_run, slot, ways, ring, together: None, regions }
     }
 
-    /// Lets the block's warps work together on its rows from `first` to `end`, where that is faster and they are of one matrix,
-    /// as `alone` says. Returns how many rows there are, or none where that is not possible at all.
+    /// Deals the rows of `block` to its warps, and lets them work together where that is faster and the matrix is `alone`; another
+    /// one begins at `border`. None without a ring.
     #[track_caller]
     pub(crate) fn deal(
         &mut self,
         b: &mut Builder,
-        (first, end): (Val<U32>, Val<U32>),
-        along: Size,
-        alone: Val<Pred>,
-    ) -> Option<Val<U32>> {
+        block: (Val<U32>, Val<U32>),
+        (border, alone): (Val<U32>, Val<Pred>),
+    ) -> Option<Runs> {
         let (ring, _) = self.ring.as_ref()?;
-        let rows = b.sub(end, first);
-        let together = Together::new(b, (rows, along), (b.warps(), self.places.rows()), ring.records(), alone);
-        self.together = Some((together, first));
-        Some(rows)
+        let of = (b.warps(), ring.records());
+        let runs = Runs::new(b, block, border, &self.along, of);
+        let together = Together::new(b, &runs, &self.along, self.places.rows(), of, alone);
+        self.together = Some((together, block.0));
+        Some(runs)
     }
 
     /// The most rows of a tile.

@@ -134,10 +134,10 @@ impl Share {
         }
     }
 
-    /// The warp's share of `rows` of `along` super-blocks each. Warps of a block work on its own together where that is faster and
-    /// they are of one matrix, as `alone` says.
+    /// The warp's share of `rows`. `of` are a row at which another matrix begins, and whether there is one matrix: then warps of a
+    /// block may work on its rows together.
     #[track_caller]
-    fn of_values(b: &mut Builder, rows: AllRows, values: &mut Values, along: Size, alone: Val<Pred>) -> Share {
+    fn of_values(b: &mut Builder, rows: AllRows, values: &mut Values, of: (Val<U32>, Val<Pred>)) -> Share {
         let tile = values.tile_rows();
         match rows {
             AllRows::OfGrid(rows) => {
@@ -146,12 +146,15 @@ impl Share {
             }
             AllRows::OfBlock(first, end) => {
                 let block = (first, b.max(end, first));
-                let (first, end) = Share::run_of_warp(b, block.0, block.1);
-                match values.deal(b, block, along, alone) {
-                    None => Share::Runs { first, end, tile },
-                    Some(rows) => {
-                        let each = rows_of_warp(b, rows, b.warps());
-                        Share::Dealt { first, end, each, tile, block }
+                match values.deal(b, block, of) {
+                    None => {
+                        let (first, end) = Share::run_of_warp(b, block.0, block.1);
+                        Share::Runs { first, end, tile }
+                    }
+                    Some(runs) => {
+                        let warp = b.warp_id();
+                        let (first, end) = runs.of_warp(b, warp);
+                        Share::Dealt { first, end, each: runs.each(), tile, block }
                     }
                 }
             }
@@ -197,7 +200,7 @@ impl Share {
 }
 
 /// Of a block's rows those that each of its warps has in turn; the last warps have fewer, or none.
-pub(crate) fn rows_of_warp(b: &mut Builder, rows: Val<U32>, warps: u32) -> Val<U32> {
+fn rows_of_warp(b: &mut Builder, rows: Val<U32>, warps: u32) -> Val<U32> {
     let each = b.add::<U32>(rows, warps - 1);
     b.div::<U32>(each, warps)
 }
@@ -354,8 +357,9 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) kind: LoadKind,
     /// The lengths that it may have, and with how many matrices it is then multiplied.
     pub(crate) widths: &'a [(u32, u32)],
-    /// Whether it is multiplied with one matrix.
+    /// Whether it is multiplied with one matrix, and a row at which another one begins.
     pub(crate) one: Val<Pred>,
+    pub(crate) border: Val<U32>,
     /// The types that matrices may have, and who looks up the numbers of those that these matrices have.
     pub(crate) types: &'a [WeightType],
     pub(crate) of: &'a dyn Fn(&mut Builder) -> Kinds,
@@ -415,7 +419,7 @@ pub(crate) struct Prepared {
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepared) {
     let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, .. } = *input;
-    let AnyInput { ring, handed, company, apart, beside, normalised_k, rows, .. } = *input;
+    let AnyInput { ring, handed, company, apart, beside, normalised_k, border, rows, .. } = *input;
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
     let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
@@ -450,10 +454,10 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
     let region = (staged.base(), before);
     let regions = company.map(|company| Regions::new(b, &company, normalised, region, &along));
     let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), (ring, regions));
-    let share = Share::of_values(b, rows, &mut values, super_blocks, one);
+    let share = Share::of_values(b, rows, &mut values, (border, one));
     match (company, &regions) {
         (Some(company), Some(regions)) => {
-            // The last warp has no more to stage than any other, and no more rows.
+            // The last warp has no more to stage than any other.
             let tid = b.tid();
             let keeps = b.setp_eq(tid, 32 * (b.warps() - 1));
             let x_of = |b: &mut Builder, number: Val<U32>| (company.vectors)(b, number).x;

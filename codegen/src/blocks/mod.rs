@@ -38,6 +38,7 @@ pub(crate) mod rope;
 pub(crate) mod rounded_columns;
 pub(crate) mod row_copies;
 pub(crate) mod running;
+pub(crate) mod runs;
 pub(crate) mod slot;
 pub(crate) mod stage;
 pub(crate) mod swiglu;

@@ -9,6 +9,7 @@ use crate::blocks::gemv::{self, AllRows, AnyInput, Kinds, Pass, Prepared, Share}
 use crate::blocks::math;
 use crate::blocks::places::Places;
 use crate::blocks::ring::{Consumer, Producer, Records};
+use crate::blocks::runs::Runs;
 use crate::blocks::tensor::{Table, Tensor, vector_from_table};
 use crate::blocks::together::Together;
 use crate::formats::{Form, form};
@@ -98,6 +99,10 @@ impl Products {
             Kinds::new(b, each)
         };
         let one = b.setp_eq(chosen.matrices, 1);
+        let border = match rows {
+            AllRows::OfGrid(_) => b.mov::<U32>(0),
+            AllRows::OfBlock(_, end) => chosen.border(b, &self.shape, end),
+        };
         let input = AnyInput {
             x,
             norm: (gamma, eps),
@@ -107,6 +112,7 @@ impl Products {
             kind,
             widths: &self.widths(),
             one,
+            border,
             types: &self.types,
             of: &types,
             ring: operands.ring,
@@ -144,19 +150,20 @@ impl Products {
         let of_row = Along::one_of(b, super_blocks, counts);
         let tile = Places::new(b, &of_row, Some(several)).rows();
         let end = b.max(end, first);
-        let rows = b.sub(end, first);
         let alone = b.setp_eq(chosen.matrices, 1);
-        let together = Together::new(b, (rows, super_blocks), (ring.warps(), tile), ring.records(), alone);
+        let of = (ring.warps(), ring.records());
+        let border = chosen.border(b, &self.shape, end);
+        let runs = Runs::new(b, (first, end), border, &of_row, of);
+        let together = Together::new(b, &runs, &of_row, tile, of, alone);
         let lane = b.lane();
         let (part, behind) = together.of_warp(b, lane);
         let (of_part, part) = (b.sub::<U32>(behind, part), b.mad::<U32>(first, along, part));
-        let each = gemv::rows_of_warp(b, rows, ring.warps());
-        let once = b.selp::<U32>(1, each, together.is);
+        let once = b.selp::<U32>(1, runs.each(), together.is);
         // Where there are no rows as well: what the ring was to take before must not wait for a phase that has some.
         let once = b.max::<U32>(once, 1);
-        let first = b.mad::<U32>(lane, each, first);
-        let last = b.add::<U32>(first, each);
-        let end = b.min::<U32>(last, end);
+        let block = (first, end);
+        let (first, end) = runs.of_warp(b, lane);
+        let pending = b.var::<U32>(step);
         b.for_range(0, once, tile, |b, before_tile| {
             let first = b.add::<U32>(first, before_tile);
             let last = b.add::<U32>(first, tile);
@@ -165,19 +172,28 @@ impl Products {
                 let (from, to) = chosen.rows_of(b, &self.shape, number);
                 let first = b.max::<U32>(first, from);
                 let end = b.min::<U32>(to, end);
-                let any = b.setp_lt(first, end);
-                let rows = b.sub::<U32>(end, first);
-                let rows = b.selp::<U32>(rows, 0, any);
-                let before = b.sub::<U32>(first, from);
-                let entry = b.add::<U32>(chosen.weight, number);
-                let tensor = Tensor::from_table(b, table, entry);
-                let (first, count) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
-                let first = b.selp::<U32>(part, first, together.is);
-                let count = b.selp::<U32>(of_part, count, together.is);
-                let tile_and_number = b.or::<U32>(before_tile, number);
-                let is_first = b.setp_eq(tile_and_number, 0);
-                let step = b.selp::<U32>(step, 0, is_first);
-                ring.fill(b, &self.types, &Records { tensor, first, count, begins: step }, begins);
+                // A matrix of which the block has no rows would keep the producer waiting for its table entry. Of a phase without
+                // any the last one is taken.
+                let (of_block, behind) = (b.max::<U32>(block.0, from), b.min::<U32>(to, block.1));
+                let has_rows = b.setp_lt(of_block, behind);
+                let next = b.add::<U32>(number, 1);
+                let (is_last, is_pending) = (b.setp_eq(next, chosen.matrices), b.setp_ne(pending, 0));
+                let none_so_far = b.and_pred(is_last, is_pending);
+                let takes = b.or_pred(has_rows, none_so_far);
+                b.if_(takes, |b| {
+                    let any = b.setp_lt(first, end);
+                    let rows = b.sub::<U32>(end, first);
+                    let rows = b.selp::<U32>(rows, 0, any);
+                    let before = b.sub::<U32>(first, from);
+                    let entry = b.add::<U32>(chosen.weight, number);
+                    let tensor = Tensor::from_table(b, table, entry);
+                    let (first, count) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
+                    let first = b.selp::<U32>(part, first, together.is);
+                    let count = b.selp::<U32>(of_part, count, together.is);
+                    let step = b.get(pending);
+                    b.set(pending, 0);
+                    ring.fill(b, &self.types, &Records { tensor, first, count, begins: step }, begins);
+                });
             });
         });
     }
@@ -521,6 +537,15 @@ impl Chosen {
     /// Whether something is added to its products.
     fn adds(&self, b: &mut Builder, of: &ModelShape) -> Val<Pred> {
         if of.qkv_bias { b.or_pred(self.is_qkv, self.has_residual) } else { self.has_residual }
+    }
+
+    /// Where a block's rows of another matrix begin, whose last row is before `end`: V's if it has some, else K's, which may lie
+    /// outside. 0 where all matrices have the same rows.
+    fn border(&self, b: &mut Builder, shape: &ModelShape, end: Val<U32>) -> Val<U32> {
+        let (k, v) = (shape.q_dim(), shape.q_dim() + shape.kv_dim());
+        let has_v = b.setp_lt::<U32>(v, end);
+        let border = b.selp::<U32>(v, k, has_v);
+        b.selp::<U32>(border, 0, self.is_qkv)
     }
 
     /// The rows, among the phase's, of its matrix `number`, and the one behind them: Q, K and V have rows of their own,

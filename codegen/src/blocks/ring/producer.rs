@@ -180,8 +180,6 @@ impl Producer {
         next: &Records,
         begins: impl FnOnce(&mut Builder, Val<U32>),
     ) {
-        let of_next = Sizes::of(b, &self.ring, types, next.tensor.ty);
-        let next = Records { count: b.selp::<U32>(next.count, 0, of_next.streams), ..*next };
         let of = self.taken.get(b);
         let Records { tensor, first, count, .. } = of;
         let sizes = Sizes::of(b, &self.ring, types, tensor.ty);
@@ -242,6 +240,9 @@ impl Producer {
             let none = b.not_pred(any);
             b.if_(none, |b| self.look_at_end(b));
         });
+        // The next records' table entry is used behind the loop alone, so that it may be on its way meanwhile.
+        let of_next = Sizes::of(b, &self.ring, types, next.tensor.ty);
+        let next = Records { count: b.selp::<U32>(next.count, 0, of_next.streams), ..*next };
         self.taken.set(b, &next);
         let word = b.get(self.taken.begins);
         let any = b.setp_ne(word, 0);

@@ -72,7 +72,15 @@ impl Asked {
     /// The first super-block of the warp's first round.
     pub(super) fn first(&self, b: &mut Builder) -> Val<U32> {
         let warp = b.warp_id();
-        b.mul::<U32>(warp, self.together)
+        if self.source.handed.is_none() || b.warps() != 7 {
+            return b.mul::<U32>(warp, self.together);
+        }
+        // Beside a producer the fourth of seven warps has a quarter of the multiprocessor for itself: it comes first.
+        let (is_before, is_fourth) = (b.setp_lt::<U32>(warp, 3), b.setp_eq(warp, 3));
+        let next = b.add::<U32>(warp, 1);
+        let place = b.selp::<U32>(next, warp, is_before);
+        let place = b.selp::<U32>(0, place, is_fourth);
+        b.mul::<U32>(place, self.together)
     }
 
     /// Asks for the elements of the round that begins with super-block `sb`, if they are to be asked for before they are
