@@ -12,19 +12,20 @@
 //! *Flags.* A flag is the epoch up to which its block has come, an epoch being a layer of a token, counted from the launch's
 //! begin on. A block comes to a layer's meeting as its gate and up begin: its barrier orders what it did before a thread's
 //! fence, which releases that by the flag's store, while the vector is on its way. It waits for the others where it has staged
-//! the vector of its down, a phase later, when their flags are long there: by acquiring loads of every warp, which the block's
-//! barrier joins. So what any block did before a layer's gate and up happens before what any block does behind its down's
-//! vector, also for blocks that have no rows and hand nothing over. Emptied words, counters and parts of attention, a token's
-//! command and each block's best logits rely on it. A block may have come further than another one waits for: flags are
+//! the first vector of the next layer, two phases later, when their flags are long there and some of its warps have nothing to
+//! stage. Where a token's last layer is met, it has staged the vector of that layer's down. It waits by acquiring loads, which the
+//! block's barrier joins. So what a block did before a layer's gate and up happens before what another one does behind the next
+//! layer's first vector. A block without rows, which hands nothing over, has its flag as well. Emptied words, counters and parts
+//! of attention, a token's command and each block's best logits rely on it. A block may have come further than another one waits for: flags are
 //! compared by the sign of their difference, which stays right where epochs wrap around.
 //!
 //! *Reuse.* Three layers that follow each other, of one token or of two, have words of their own. Those of layer l - 1 are
 //! emptied behind the meeting of layer l, before which all blocks have read them: down's are read last as layer l adds its
 //! attention's output to them, those behind attention as layer l - 1 adds its down, parts of attention as they are put together.
-//! A block empties them while layer l + 1 waits for its first vector, when it has nothing else to do. They are polled and stored
-//! again in layer l + 2, behind the meeting of layer l + 1, which whoever emptied them came to afterwards: so no poll finds the
-//! value of three layers before, and no store comes before its word is empty. A token's last two layers are emptied behind the
-//! grid's barrier that ends the token: behind the last one no layer meets.
+//! A block has waited for that meeting as layer l + 1 begins, and empties them while that layer's attention is on its way, when it
+//! has nothing else to do. They are polled and stored again in layer l + 2, behind the meeting of layer l + 1, which whoever
+//! emptied them came to afterwards: so no poll finds the value of three layers before, and no store comes before its word is
+//! empty. A token's last two layers are emptied behind the grid's barrier that ends the token: behind the last one no layer meets.
 //!
 //! *Columns.* A pass empties what its columns have filled, so that those that are idle in it have empty words.
 //!
@@ -34,7 +35,7 @@
 //! *Waits.* A warp that has polled for longer than the limit sets the grid's abort word and goes on with what is there, and so
 //! do others, which look at the word while they poll. No token is told of that was made from such values: blocks leave at the
 //! grid's barrier behind it, at which none arrives that finds the word set ([`super::grid_barrier`]), or before, where they have
-//! given up at a meeting ([`Exchange::leave_if_missed`]).
+//! given up at a meeting ([`Handed::leave_if_missed`]).
 
 use super::wait::{Limit, Wait};
 use crate::ptx::{
@@ -95,22 +96,30 @@ impl Exchange {
         words.each().map(|value| b.get(*value)).collect()
     }
 
-    /// Waits until the flags of all blocks have come to an epoch.
+    /// Waits until the flags of all blocks have come to the epoch that is awaited.
     #[track_caller]
-    fn wait_for_flags(&self, b: &mut Builder, Meeting { flags, blocks, .. }: Meeting, epoch: Val<U32>) {
+    fn wait_for_flags(&self, b: &mut Builder, Meeting { awaited, flags, blocks, .. }: Meeting) {
         let (warp, lane) = (b.warp_id(), b.lane());
-        let first = b.shl::<U32>(warp, 5);
+        // The last warps first, which have the least to stage.
+        let first = b.sub::<U32>(self.warps - 1, warp);
+        let first = b.shl::<U32>(first, 6);
         let last = b.mov::<U32>(blocks);
         let last = b.sub::<U32>(last, 1);
-        b.for_range(first, blocks, 32 * self.warps, |b, first| {
-            let other = b.add::<U32>(first, lane);
-            let other = b.min::<U32>(other, last);
-            let flag = b.index(flags, other);
+        b.for_range(first, blocks, 64 * self.warps, |b, first| {
+            let own = b.add::<U32>(first, lane);
+            let flags = [0, 32].map(|further| {
+                let other = b.add::<U32>(own, further);
+                let other = b.min::<U32>(other, last);
+                b.index(flags, other)
+            });
             let wait = Wait::new(b, self.limit);
             let waits = |b: &mut Builder| {
-                let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
-                let missing = b.sub::<U32>(epoch, come);
-                let missing = b.mov_bits::<S32, U32>(missing);
+                let missing = flags.map(|flag| {
+                    let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
+                    let missing = b.sub::<U32>(awaited, come);
+                    b.mov_bits::<S32, U32>(missing)
+                });
+                let missing = b.max::<S32>(missing[0], missing[1]);
                 let lacks = b.setp(Compare::Gt, missing, 0i32);
                 let waits = wait.goes_on(b, lacks);
                 b.vote_any(waits)
@@ -129,10 +138,8 @@ impl Exchange {
         });
     }
 
-    /// Leaves the kernel where a warp of the block has given up at a meeting, behind which nothing is ordered. Behind a barrier
-    /// of the block.
-    #[track_caller]
-    pub(crate) fn leave_if_missed(&self, b: &mut Builder) {
+    /// Leaves the kernel where a warp of the block has given up at a meeting: behind that nothing is ordered.
+    fn leave_if_missed(&self, b: &mut Builder) {
         let mut any = b.mov::<U32>(0);
         for first in (0..self.warps).step_by(4) {
             let four: [Val<U32>; 4] = b.ld_vector(self.missed.at(first), LoadKind::Constant);
@@ -140,7 +147,6 @@ impl Exchange {
         }
         let missed = b.setp_ne(any, 0);
         b.if_(missed, |b| {
-            b.cp_async_wait_group(0); // a block must not leave while its copies are under way
             let tid = b.tid();
             let first = b.setp_eq(tid, 0);
             b.if_(first, |b| b.mbarrier_arrive(self.leaving));
@@ -355,9 +361,10 @@ pub(crate) struct Handed {
 /// The blocks' meeting once a layer, also of those that have no part of any vector: it has two ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meeting {
-    /// Whether the block comes, and whether it waits for the others; the same in the whole grid.
+    /// Whether the block comes, and whether it waits for the others and up to which epoch; the same in the whole grid.
     pub(crate) comes: Val<Pred>,
     pub(crate) waits: Val<Pred>,
+    pub(crate) awaited: Val<U32>,
     /// `[blocks]`: the epoch up to which each has come.
     pub(crate) flags: Global<U32>,
     pub(crate) block: Val<U32>,
@@ -380,9 +387,15 @@ impl Handed {
         });
     }
 
-    /// Waits until all blocks have come; a barrier of the block must follow.
+    /// Waits until all blocks have come; a barrier of the block must follow, and [`Handed::leave_if_missed`] behind it.
     #[track_caller]
     pub(crate) fn meet(&self, b: &mut Builder) {
-        b.if_(self.meeting.waits, |b| self.exchange.wait_for_flags(b, self.meeting, self.epoch));
+        b.if_(self.meeting.waits, |b| self.exchange.wait_for_flags(b, self.meeting));
+    }
+
+    /// Leaves the kernel where the block has waited for the others in vain. No copy of the block may be under way.
+    #[track_caller]
+    pub(crate) fn leave_if_missed(&self, b: &mut Builder) {
+        b.if_(self.meeting.waits, |b| self.exchange.leave_if_missed(b));
     }
 }

@@ -477,6 +477,9 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
         handed.meet(b);
     }
     b.bar_sync();
+    if let Some(handed) = handed {
+        handed.leave_if_missed(b);
+    }
     let inverse = |b: &mut Builder, staged: &Staged| {
         let (count, k) = (Size::Const(count(normalised_k)), Size::Const(normalised_k));
         staged.inverse_rms(b, count, k, eps)

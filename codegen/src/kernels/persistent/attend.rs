@@ -74,8 +74,6 @@ impl Decoder<'_> {
             let all = b.mul::<U32>(units, kv_heads);
             let last = b.sub(units, 1);
             let parts = self.parts_of(b, cut, at);
-            let handed = if parts.is_some() { units } else { b.mov::<U32>(1) };
-            self.note_units(b, column, handed);
             let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, parts, out };
             let first = self.deal(b, all, dealt);
             let pair = |b: &mut Builder, index: Val<U32>| {

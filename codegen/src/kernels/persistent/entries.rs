@@ -13,8 +13,8 @@ const _: () = assert!((MODEL_SLOTS + LAYER_SLOTS) * ENTRY_BYTES / PIECE <= 64, "
 /// A block's copy: the model's entries, those of even layers, those of odd layers.
 ///
 /// The next layer's are asked for while attention's output waits for its vector, and waited for as `down` ends: barriers of the
-/// block stand between the copy and whoever reads the same place, two layers before and one layer later. A block that gives up
-/// meanwhile waits for its copies before it leaves.
+/// block stand between the copy and whoever reads the same place, two layers before and one layer later. No copy is under way where
+/// a block may give up at a meeting: the next layer begins behind this one's `down`, and the last layer asks for none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entries(Shared<U8>);
 

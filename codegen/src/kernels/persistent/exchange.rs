@@ -2,7 +2,7 @@
 
 use super::trace::Ends;
 use super::{Decoder, Pass, PersistentDecoder};
-use crate::blocks::attend::Out;
+use crate::blocks::attend::{Attend, Out};
 use crate::blocks::company::{self, Ready};
 use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots, Words};
 use crate::blocks::parts::Parts;
@@ -148,13 +148,22 @@ impl Decoder<'_> {
         b.if_(leads, |b| vectors.first.go_on(b, self.layers));
     }
 
-    /// Notes the vector of a token's first step. Between barriers of the block.
-    pub(super) fn begin_vectors(&self, b: &mut Builder) {
+    /// Notes the vector of a token's first step, and how many units of each column hand parts over. Between barriers of the
+    /// block.
+    pub(super) fn begin_vectors(&self, b: &mut Builder, pass: &Pass) {
         let Some(vectors) = &self.vectors else { return };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         let first = b.mov::<U32>(0);
         b.if_(leads, |b| {
+            self.columns.each(b, pass, |b, column| {
+                let position = self.columns.position(b, column);
+                let length = b.add(position, 1);
+                let (_, units) = Attend::cut(b, self.units(KvType::F16), length);
+                let units = b.selp::<U32>(units, 1, self.half_cache);
+                let to = self.columns.place(b, vectors.units, column);
+                b.st(to, units);
+            });
             let embedding = self.embedding_of(b, first);
             let embedding = b.address(embedding);
             b.st(vectors.next, embedding);
@@ -162,7 +171,7 @@ impl Decoder<'_> {
     }
 
     /// What a block does while a step's vector is on its way: notes where the `next` one lies, asks for what is read later, and
-    /// empties the words of two layers before, behind whose next layer's meeting it is.
+    /// empties the words of two layers before, since it has waited for the meeting of the layer before.
     pub(super) fn beside_vector(&self, b: &mut Builder, pass: &Pass, (at, next): (Step, Val<U32>)) {
         let Some(vectors) = &self.vectors else { return };
         let tid = b.tid();
@@ -181,14 +190,16 @@ impl Decoder<'_> {
         });
         let (is_qkv, is_output) =
             (b.setp_eq(at.phase, Phase::Qkv as u32), b.setp_eq(at.phase, Phase::AttentionOutput as u32));
-        b.if_(is_output, |b| self.bring_next_entries(b, at.layer));
+        b.if_(is_output, |b| {
+            self.bring_next_entries(b, at.layer);
+            let is_third = b.setp::<U32>(Compare::Ge, at.layer, 2);
+            let before = b.sub::<U32>(at.layer, 2);
+            b.if_(is_third, |b| self.empty(b, pass, before));
+        });
         b.if_(is_qkv, |b| {
             let warp = b.warp_id();
             let asks = b.setp_eq(warp, b.warps() - 1);
             b.if_(asks, |b| self.columns.each(b, pass, |b, column| self.ask_for_place(b, (column, at.layer))));
-            let is_third = b.setp::<U32>(Compare::Ge, at.layer, 2);
-            let before = b.sub::<U32>(at.layer, 2);
-            b.if_(is_third, |b| self.empty(b, pass, before));
         });
     }
 
@@ -229,15 +240,6 @@ impl Decoder<'_> {
         Units::of(self.kernel.numerics, ty, self.kernel.shape.kv_heads)
     }
 
-    /// Notes how many units of a column hand over parts, for [`Decoder::empty`]: a barrier of the block must come before.
-    pub(super) fn note_units(&self, b: &mut Builder, column: Val<U32>, units: Val<U32>) {
-        let Some(vectors) = &self.vectors else { return };
-        let tid = b.tid();
-        let first = b.setp_eq(tid, 0);
-        let to = self.columns.place(b, vectors.units, column);
-        b.if_(first, |b| b.st(to, units));
-    }
-
     /// Where units of a column that are runs hand their parts to each other, beside a ring.
     pub(super) fn parts_of(&self, b: &mut Builder, units: Units, at: (Val<U32>, Val<U32>)) -> Option<Parts> {
         let vectors = self.vectors.as_ref().filter(|_| matches!(units, Units::Runs { .. }))?;
@@ -253,13 +255,22 @@ impl Decoder<'_> {
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
         let is_first = b.setp_eq(layer, 0);
         let before_down = b.or_pred(is_qkv, is_output);
+        // A layer is met as the next one begins, the last one in its own down.
         let epoch = vectors.first.epoch(b, layer);
+        let before = b.sub::<U32>(epoch, 1);
+        let awaited = b.selp::<U32>(before, epoch, is_qkv);
+        let last = b.sub::<U32>(self.layers, 1);
+        let ends_layers = b.setp_eq(layer, last);
+        let ends_layers = b.and_pred(ends_layers, is_down);
         let of_embedding = b.and_pred(is_first, before_down);
         let is_plain = b.and_pred(is_first, is_qkv);
+        let is_handed = b.not_pred(is_plain);
+        let follows_layer = b.and_pred(is_qkv, is_handed);
+        let waits = b.or_pred(follows_layer, ends_layers);
         let (flags, blocks) = (vectors.flags, self.barrier.blocks());
-        let meeting = Meeting { comes: is_gate_up, waits: is_down, flags, block: self.block, blocks };
+        let meeting = Meeting { comes: is_gate_up, waits, awaited, flags, block: self.block, blocks };
         let exchanged = Exchanged {
-            x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch, meeting },
+            x: Handed { exchange: vectors.exchange, is: is_handed, epoch, meeting },
             y: b.not_pred(is_head),
             residual: b.not_pred(of_embedding),
         };

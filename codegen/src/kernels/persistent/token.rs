@@ -128,10 +128,7 @@ impl Decoder<'_> {
             let is_down = b.setp_eq(phase, Phase::Down as u32);
             let is_rare = b.or_pred(is_down, is_head);
             b.if_(is_rare, |b| {
-                if let Some(exchanged) = exchanged {
-                    b.if_(exchanged.x.meeting.waits, |b| exchanged.x.exchange.leave_if_missed(b));
-                    self.entries_are_there(b);
-                }
+                self.entries_are_there(b);
                 let is_last_down = b.setp_eq(step, last);
                 b.if_(is_last_down, |b| self.publish(b, look, pass));
                 b.if_(is_head, |b| self.bests(b, pass, (first, end)));
@@ -190,7 +187,7 @@ impl Decoder<'_> {
         let (warp, warps) = (b.warp_id(), b.warps());
         b.bar_sync(); // nobody reads the tokens before any more
         self.begin_epochs(b);
-        self.begin_vectors(b);
+        self.begin_vectors(b, pass);
         self.bring_first_entries(b);
         self.columns.each(b, pass, |b, column| {
             let token = self.columns.get(b, word::TOKEN, column);
