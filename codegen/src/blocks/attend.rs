@@ -221,8 +221,8 @@ impl Attend {
         }
     }
 
-    /// Asks for the keys that each warp reads first of a unit, while its queries are on their way; of the newest position nothing, which
-    /// is the unit's last if it `has_new`.
+    /// Asks for the keys that each warp reads first of a unit, while its queries are on their way. Of the newest position, which
+    /// is the unit's last if it `has_new`, nothing is asked for.
     #[track_caller]
     pub(crate) fn ask(&self, b: &mut Builder, sequence: &Sequence, at: At, has_new: Val<Pred>) -> Option<Asked> {
         let Way::Run(work) = &self.way else { return None };
@@ -230,7 +230,8 @@ impl Attend {
         work.ask(b, run, has_new)
     }
 
-    /// Attends to a unit, and writes the group's result where that finishes the KV head's last unit, or hands over its part. Begins with a barrier: queries are seen. Another must come before the next unit.
+    /// Attends to a unit, and writes the group's result where that finishes the KV head's last unit, or hands over its part.
+    /// Begins with a barrier: queries are seen. Another must come before the next unit.
     #[track_caller]
     pub(crate) fn unit(&self, b: &mut Builder, sequence: &Sequence, at: At, asked: Option<&Asked>) {
         let Heads { group, head_dim, .. } = self.heads;

@@ -16,8 +16,8 @@
 //! stage. Where a token's last layer is met, it has staged the vector of that layer's down. It waits by acquiring loads, which the
 //! block's barrier joins. So what a block did before a layer's gate and up happens before what another one does behind the next
 //! layer's first vector. A block without rows, which hands nothing over, has its flag as well. Emptied words, counters and parts
-//! of attention, a token's command and each block's best logits rely on it. A block may have come further than another one waits for: flags are
-//! compared by the sign of their difference, which stays right where epochs wrap around.
+//! of attention, a token's command and each block's best logits rely on it. A block may have come further than another one waits
+//! for: flags are compared by the sign of their difference, which stays right where epochs wrap around.
 //!
 //! *Reuse.* Three layers that follow each other, of one token or of two, have words of their own. Those of layer l - 1 are
 //! emptied behind the meeting of layer l, before which all blocks have read them: down's are read last as layer l adds its

@@ -3,9 +3,9 @@
 //!
 //! Few columns have few tiles, and a tile's rows are long. So a multiprocessor has one tile, and the warps that hide each
 //! other's waits are those of its slices. Where shared memory has room for fewer slices than there could be warps, two of a
-//! slice have half of the columns each: both unpack its rows. Slices take super-blocks in turn. A warp keeps nothing from one to the next: sums lie
-//! in shared memory, and a super-block's value is added to them in its turn. The value, and the order of additions, are those
-//! of `fast`: a column has the bits that it has alone.
+//! slice have half of the columns each: both unpack its rows. Slices take super-blocks in turn. A warp keeps nothing from one to the
+//! next: sums lie in shared memory, and a super-block's value is added to them in its turn. The value, and the order of additions,
+//! are those of `fast`: a column has the bits that it has alone.
 //!
 //! # Order
 //!

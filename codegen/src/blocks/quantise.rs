@@ -1,4 +1,5 @@
-//! Super-blocks of activations rounded to bytes, by a warp, one or two at a time, and two such pairs beside each other: lane l has elements `8l .. 8l + 8` of each.
+//! Super-blocks of activations rounded to bytes, by a warp, one or two at a time, and two such pairs beside each other: lane l has
+//! elements `8l .. 8l + 8` of each.
 //!
 //! The scale is the greatest magnitude over 127. Rounding adds 1.5 * 2^23, which leaves the integer in the lowest bits of
 //! the float. A super-block has a second plane where a few outliers set its scale: where the magnitudes of `q` are less than

@@ -27,7 +27,8 @@ const fn cost(ty: WeightType) -> u32 {
 const AT_ONCE: u32 = 8;
 
 /// The phases of a layer for many columns, in tiles of 128 rows and 128 columns by products of warpgroups, which a chip of
-/// compute capability 9.0 has: any number of blocks, as [`super::GemmTile`] has it, and the same bits. Takes phases whose matrices are all of types with integer scales.
+/// compute capability 9.0 has: any number of blocks, as [`super::GemmTile`] has it, and the same bits. Takes phases whose matrices
+/// are all of types with integer scales.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmWarpgroups {
     shape: ModelShape,
