@@ -11,7 +11,7 @@ use crate::compare::assert_same_bits;
 use crate::phases::shape;
 use crate::quantised::Matrix;
 use crate::random::Random;
-use crate::support::{Arg, Gpu, Output, Table, Weights, chips, every_schedule, more_chips};
+use crate::support::{Arg, Gpu, Output, Table, Weights, any_schedule, chips, every_schedule, more_chips};
 
 pub(crate) const EPS: f32 = 0.0625;
 /// Sums of a tile.
@@ -472,8 +472,19 @@ fn columns_of_several_tiles_have_the_same_bits() {
 /// Blocks have equal shares of tiles, which end within tiles: some begin what others end, and some have the middle of one.
 #[test]
 fn any_number_of_blocks_shares_tiles() {
-    use WeightType::{Q4_K, Q5_K, Q6_K, Q8_0};
     let mut random = Random::fresh();
+    blocks_share_tiles(&any_schedule(&mut random), &mut random);
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn any_number_of_blocks_shares_tiles_under_every_schedule() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| blocks_share_tiles(gpu, &mut random));
+}
+
+fn blocks_share_tiles(gpu: &Gpu, random: &mut Random) {
+    use WeightType::{Q4_K, Q5_K, Q6_K, Q8_0};
     let cases: [(Phase, &[WeightType], ModelShape, usize); 4] = [
         // Four tiles of three costs, of three super-blocks each.
         (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
@@ -483,24 +494,21 @@ fn any_number_of_blocks_shares_tiles() {
         // Rows end within a super-block.
         (Phase::Down, &[Q8_0], shape(kiln_shape::Family::Qwen2, 192, 3, 1, 64, 1120), 2),
     ];
-    let every = random.clone();
-    every_schedule(&mut every.clone(), |gpu| {
-        for (phase, types, shape, count) in cases {
-            let case = Case::new(phase, shape, types, &mut random);
-            let on = case.on(gpu);
-            let (x, y) = (case.columns(count, &mut random), random.floats(count * case.rows(), 4.0));
-            let alone = case.alone(gpu, &on, &x, &y);
-            let tiles = Tile::LARGE.into_iter().chain([Tile::Impatient, Tile::ImpatientWarpgroups]);
-            for tile in tiles.filter(|tile| tile.takes(gpu, shape, types)) {
-                let tiles = (count.div_ceil(8 * tile.eights() as usize) * case.tiles(tile)) as u32;
-                // Also more than there are super-blocks.
-                let some = if tiles > 8 { vec![1] } else { vec![1, 3, tiles + 1, 4 * tiles + 1] };
-                for blocks in some {
-                    case.check_shared(gpu, (&on, &alone), (&x, &y), tile, blocks);
-                }
+    for (phase, types, shape, count) in cases {
+        let case = Case::new(phase, shape, types, random);
+        let on = case.on(gpu);
+        let (x, y) = (case.columns(count, random), random.floats(count * case.rows(), 4.0));
+        let alone = case.alone(gpu, &on, &x, &y);
+        let tiles = Tile::LARGE.into_iter().chain([Tile::Impatient, Tile::ImpatientWarpgroups]);
+        for tile in tiles.filter(|tile| tile.takes(gpu, shape, types)) {
+            let tiles = (count.div_ceil(8 * tile.eights() as usize) * case.tiles(tile)) as u32;
+            // Also more than there are super-blocks.
+            let some = if tiles > 8 { vec![1] } else { vec![1, 3, tiles + 1, 4 * tiles + 1] };
+            for blocks in some {
+                case.check_shared(gpu, (&on, &alone), (&x, &y), tile, blocks);
             }
         }
-    });
+    }
 }
 
 /// Its rows are a launch parameter, in large tiles.
@@ -587,8 +595,19 @@ fn tiles_of_warpgroups_that_go_on_have_the_same_bits() {
 /// Slices of rows, as launches may cut them: with a stage more than slices, and fewer slices than the block has warps for.
 #[test]
 fn slices_of_rows_have_the_same_bits() {
-    use WeightType::{Q4_K, Q5_K, Q6_K, Q8_0};
     let mut random = Random::fresh();
+    slices_of_rows(&any_schedule(&mut random), &mut random);
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn slices_of_rows_have_the_same_bits_under_every_schedule() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| slices_of_rows(gpu, &mut random));
+}
+
+fn slices_of_rows(gpu: &Gpu, random: &mut Random) {
+    use WeightType::{Q4_K, Q5_K, Q6_K, Q8_0};
     let cases: [(Phase, &[WeightType], ModelShape, usize); 4] = [
         (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 1280, 4, 1, 64, 256), 5),
         (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 2304, 4, 1, 64, 192), 66),
@@ -598,10 +617,7 @@ fn slices_of_rows_have_the_same_bits() {
     // With the most stages and the most rows among them, and warps that have half of the columns.
     let cuts = [(2, 1, 4, 5), (1, 2, 6, 8), (1, 1, 7, 8), (3, 2, 2, 4), (2, 1, 2, 3), (1, 2, 3, 5), (6, 1, 2, 3)];
     let cuts = cuts.map(|(row_warps, parts, slices, stages)| Tile::Sliced(Cut { row_warps, parts, slices, stages }));
-    let every = random.clone();
-    every_schedule(&mut every.clone(), |gpu| {
-        for ((phase, types, shape, count), cuts) in cases.into_iter().zip(cuts.windows(4)) {
-            Case::new(phase, shape, types, &mut random).check(gpu, &[count], cuts, &mut random);
-        }
-    });
+    for ((phase, types, shape, count), cuts) in cases.into_iter().zip(cuts.windows(4)) {
+        Case::new(phase, shape, types, random).check(gpu, &[count], cuts, random);
+    }
 }

@@ -43,6 +43,14 @@ pub(crate) fn more_chips() -> Vec<Gpu> {
     chips
 }
 
+/// A device with one of the schedules that warps may be split under; on a GPU the one that is there.
+pub(crate) fn any_schedule(random: &mut Random) -> Gpu {
+    let (seed, split_warps) = (random.next(), random.below(2) == 1);
+    let schedule = kiln_emulator::Schedule::Random;
+    let config = DeviceConfig { schedule, seed, split_warps, ..DeviceConfig::default() };
+    Gpu::new(&format!("random, seed {seed}, split warps: {split_warps}"), config)
+}
+
 /// Runs `work` under every schedule; on a GPU, and where many seeds are tried, once.
 pub(crate) fn every_schedule(random: &mut Random, mut work: impl FnMut(&Gpu)) {
     if common::on_gpu() || common::tries_seeds() {
