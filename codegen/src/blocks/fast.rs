@@ -9,7 +9,7 @@ use super::along::Along;
 use super::company::{Column, OfTurn, Regions, Turn};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::places::{Places, VALUES, loaded, of_column};
-use super::ring::Consumer;
+use super::ring::{Consumer, Deal};
 use super::runs::Runs;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
@@ -97,10 +97,11 @@ impl Values {
         block: (Val<U32>, Val<U32>),
         (border, alone): (Val<U32>, Val<Pred>),
     ) -> Option<Runs> {
-        let (ring, _) = self.ring.as_ref()?;
+        let (ring, way) = self.ring.as_mut()?;
         let of = (b.warps(), ring.records());
         let runs = Runs::new(b, block, border, &self.along, of);
         let together = Together::new(b, &runs, &self.along, self.places.rows(), of, alone);
+        way.step_together(b, &together);
         self.together = Some((together, block.0));
         Some(runs)
     }
@@ -302,11 +303,13 @@ impl Values {
         let data = first_row(tensor.data, row_bytes);
         let plane = if layout.plane == 0 { tensor.plane } else { first_row(tensor.plane, plane_bytes) };
         let x = staged.quantised(b, int8.group);
-        let run = Run { data, plane, ty, tasks };
         if let Some((ring, way)) = &self.ring {
-            let number = b.mul::<U32>(rows.first, along);
-            return self.through_ring(b, (*ring, way), (run, number), int8, &x);
+            let first = b.mul::<U32>(rows.first, along);
+            let records = ring.records();
+            let deal = Deal { first, left: tasks, each: records, step: b.mov::<U32>(way.step) };
+            return self.through_ring(b, (*ring, way), (ty, deal), int8, &x);
         }
+        let run = Run { data, plane, ty, tasks };
         if let Some(slot) = self.slot {
             let records @ (step, by_two) = slot.records(ty);
             let Some((_, way)) = self.ways.iter().find(|(known, _)| *known == records) else { return };
@@ -363,19 +366,19 @@ impl Values {
         });
     }
 
-    /// The values of a run of super-blocks that comes through a ring, whose first one has `number` in its matrix.
+    /// The values of super-blocks that come through a ring, as they are dealt to warps with rows of their own.
     fn through_ring(
         &self,
         b: &mut Builder,
         (ring, way): (Consumer, &Way),
-        (run, number): (Run, Val<U32>),
+        (ty, deal): (WeightType, Deal),
         int8: Int8,
         x: &Quantised,
     ) {
         let place = way.begin(b);
-        let (run, number, base) = match &self.together {
-            None => (run, number, self.own),
-            Some(of) => self.part(b, of, (run, number), (way, &place)),
+        let (deal, base) = match &self.together {
+            None => (deal, self.own),
+            Some(of) => self.part(b, of, deal, (way, &place)),
         };
         let first = b.get(place.super_block);
         // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
@@ -390,12 +393,12 @@ impl Values {
                 b.or_pred(changes, several)
             }
         };
-        ring.each(b, &run, number, |b, has, weights| {
+        ring.each(b, ty, &deal, |b, has, weights| {
             let super_block = b.get(place.super_block);
             let number = b.get(place.number);
             let to = self.places.of(b, number);
             way.go_on(b, &place);
-            let work = Work::Shared(run.ty, SUPER_BLOCK);
+            let work = Work::Shared(ty, SUPER_BLOCK);
             let keep = |b: &mut Builder, column: Option<Column>, value: Val<F32>| {
                 let to = b.index(base, to);
                 let to = in_region(b, to, column.map(|column| column.shift));
@@ -433,30 +436,29 @@ impl Values {
         });
     }
 
-    /// Where warps work together, the warp's part of the run, its first super-block's number, and where values go; sets the
-    /// lane's place.
+    /// What the warp has where warps work together, and where values go; sets the lane's place.
     fn part(
         &self,
         b: &mut Builder,
         (together, block): &(Together, Val<U32>),
-        (run, number): (Run, Val<U32>),
+        alone: Deal,
         (way, place): (&Way, &At),
-    ) -> (Run, Val<U32>, Shared<F32>) {
-        let (tasks, first) = (b.var::<U32>(run.tasks), b.var::<U32>(number));
+    ) -> (Deal, Shared<F32>) {
+        let [first, left, each] = [alone.first, alone.left, alone.each].map(|of| b.var::<U32>(of));
         b.if_(together.is, |b| {
             let (warp, lane) = (b.warp_id(), b.lane());
-            let (begin, end) = together.of_warp(b, warp);
-            let count = b.sub::<U32>(end, begin);
-            b.set(tasks, count);
-            let number = b.mad::<U32>(*block, way.along.size(), begin);
+            let part = together.of_warp(b, warp);
+            b.set(left, part.left);
+            b.set(each, part.each);
+            let number = b.mad::<U32>(*block, way.along.size(), part.first);
             b.set(first, number);
-            let own = b.add::<U32>(begin, lane);
+            let own = b.add::<U32>(part.first, lane);
             let super_block = way.along.within(b, own);
             b.set(place.super_block, super_block);
             b.set(place.number, own);
         });
         let base = self.base(b, together);
-        (Run { tasks: b.get(tasks), ..run }, b.get(first), base)
+        (Deal { first: b.get(first), left: b.get(left), each: b.get(each), ..alone }, base)
     }
 
     /// The products of weights that are floats, one value a row, as the exact kernels have them.
@@ -527,6 +529,13 @@ impl Way {
             }
         };
         Way { number, super_block, along: along.clone(), step, further }
+    }
+
+    /// The step where warps may work together.
+    fn step_together(&mut self, b: &mut Builder, together: &Together) {
+        let (step, stays) = (together.step(b), together.stays(b));
+        self.step = Size::Reg(b.selp::<U32>(step, self.step, together.is));
+        self.further = Size::Reg(b.selp::<U32>(0, self.further, stays));
     }
 
     /// Whether a lane's super-block is another one after a step.

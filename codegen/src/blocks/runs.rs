@@ -90,12 +90,16 @@ mod tests {
     const WARPS: u32 = 7;
     const RECORDS: u32 = 32;
     const COUNTS: [u32; 5] = [4, 8, 16, 43, 48];
-    /// Words of a case: those given, then of each warp its run and its part of the block's super-blocks.
+    /// Words of a case: those given, then of each warp its run, its part of the block's super-blocks, and whether warps work
+    /// together and a lane's super-block stays.
     const GIVEN: u32 = 4;
-    const WORDS: u32 = GIVEN + 4 * WARPS;
+    const OF_WARP: u32 = 8;
+    const WORDS: u32 = GIVEN + OF_WARP * WARPS;
+
+    type OfWarp = [u32; OF_WARP as usize];
 
     /// What a device finds for the first and last row of a block, the border, and the super-blocks of a row.
-    fn found(cases: &[[u32; 4]]) -> Vec<[[u32; 4]; WARPS as usize]> {
+    fn found(cases: &[[u32; 4]]) -> Vec<[OfWarp; WARPS as usize]> {
         let mut module = Module::new(Target::new(90).expect("a target"));
         let built = module.kernel("runs", 32, |b| {
             let cases = b.param::<Global<U32>>("cases");
@@ -110,9 +114,11 @@ mod tests {
             let warp = b.lane();
             let (run, part) = (runs.of_warp(b, warp), together.of_warp(b, warp));
             let is_warp = b.setp_lt(warp, WARPS);
-            let to = b.byte_index(case.at(GIVEN), warp, 16);
+            let to = b.byte_index(case.at(GIVEN), warp, 4 * OF_WARP);
+            let stays = together.stays(b);
+            let [is, stays] = [together.is, stays].map(|is| b.selp::<U32>(1, 0, is));
             b.if_(is_warp, |b| {
-                for (word, value) in (0..).zip([run.0, run.1, part.0, part.1]) {
+                for (word, value) in (0..).zip([run.0, run.1, part.first, part.left, part.each, part.step, is, stays]) {
                     b.st(to.at(word), value);
                 }
             });
@@ -120,7 +126,7 @@ mod tests {
         built.expect("a valid kernel");
         let memory = Memory::new(8 << 20);
         let module = kiln_emulator::Module::load(&module.ptx(), &memory).expect("valid text");
-        let given = |case: &[u32; 4]| [&case[..], &[0; 4 * WARPS as usize]].concat();
+        let given = |case: &[u32; 4]| [&case[..], &[0; (OF_WARP * WARPS) as usize]].concat();
         let words: Vec<u8> = cases.iter().flat_map(given).flat_map(u32::to_le_bytes).collect();
         let at = memory.alloc(words.len() as u64).expect("memory");
         memory.write(at, &words).expect("it is there");
@@ -180,18 +186,39 @@ mod tests {
         }
     }
 
+    /// The numbers of each warp's entries in what it has of a block.
+    fn entries(warp: &OfWarp) -> Vec<std::ops::Range<u32>> {
+        let [_, _, first, left, each, step, ..] = *warp;
+        let firsts = (0..).map(|turn| turn * step).take_while(|before| *before < left);
+        firsts.map(|before| first + before..first + left.min(before + each)).collect()
+    }
+
     #[test]
-    fn parts_of_warps_are_whole_entries_dealt_evenly() {
+    fn parts_of_warps_are_each_super_block_once_and_no_more_entries_than_runs_have() {
         let cases = cases();
+        let (mut turns, mut evenly) = (0, 0);
         for ([first, end, _, along], warps) in cases.iter().zip(found(&cases)) {
-            let (all, what) = ((end - first) * along, format!("rows {first} to {end} of {along}: {warps:?}"));
-            let mut before = 0;
-            for [_, _, begin, behind] in warps {
-                assert!(begin == before && (begin.is_multiple_of(RECORDS) || begin == all), "{what}");
-                assert!((behind - begin).div_ceil(RECORDS) <= all.div_ceil(RECORDS).div_ceil(WARPS), "{what}");
-                before = behind;
+            let all = (end - first) * along;
+            let of_warps = warps.each_ref().map(entries);
+            let what = format!("rows {first} to {end} of {along}: {of_warps:?}");
+            let mut numbers: Vec<u32> = of_warps.iter().flatten().cloned().flatten().collect();
+            numbers.sort_unstable();
+            assert_eq!(numbers, (0..all).collect::<Vec<_>>(), "{what}");
+            let most = of_warps.iter().map(Vec::len).max().unwrap_or(0);
+            let [.., is, stays] = warps[0];
+            assert!(warps.iter().all(|warp| warp[6..] == [is, stays]), "{what}");
+            for of_warp in of_warps.iter().filter(|_| stays == 1) {
+                let places = |entry: &std::ops::Range<u32>| entry.start % along;
+                assert!(of_warp.iter().all(|entry| places(entry) == places(&of_warp[0])), "{what}");
             }
-            assert_eq!(before, all, "{what}");
+            if is == 1 {
+                let rows = (end - first).div_ceil(WARPS).max(1);
+                let by_rows = (rows * along).div_ceil(RECORDS) as usize;
+                assert!(most < by_rows || most == by_rows && most > 1 && stays == 1, "{what}");
+                (turns, evenly) = (turns + stays, evenly + 1 - stays);
+            }
         }
+        // Both ways are among the cases.
+        assert!(turns > 0 && evenly > 0, "{turns} by turns, {evenly} evenly");
     }
 }

@@ -1,10 +1,15 @@
 //! Few long rows of a block, worked on by its warps together.
 //!
 //! Whole rows leave warps idle where a block has little more rows than warps: of 15 rows of 43 super-blocks seven warps have
-//! three each, or two, or none. Dealt by whole entries of 32, six have 96 and the last 69. All values then lie in one place, and
-//! rows are added up behind a barrier of the block, each by the lane that would have had it: no bit changes.
+//! three each, or two, or none. Here all lanes have whole rows at a turn, where that leaves less than a warp idle: 215 of 224 have
+//! five of those rows, and the next five at the next turn. A lane's super-block then has the same place in each of its rows, so
+//! that its activations stay in registers. Else warps have whole entries of the ring, as evenly as can be.
+//!
+//! All values lie in one place, and rows are added up behind a barrier of the block, each by the lane that would have had it: no
+//! bit changes.
 
 use super::along::Along;
+use super::ring::Deal;
 use super::runs::Runs;
 use crate::ptx::{Builder, Pred, Size, U32, Val};
 
@@ -13,17 +18,20 @@ use crate::ptx::{Builder, Pred, Size, U32, Val};
 pub(crate) struct Together {
     /// Whether they do, the same in the whole block.
     pub(crate) is: Val<Pred>,
-    /// Super-blocks of all rows.
+    /// Whether they have turns of whole rows.
+    by_turns: Val<Pred>,
+    /// Super-blocks of all rows, of those in whole entries, of those of a turn, and of an entry.
     all: Val<U32>,
-    /// The same in whole entries, and the mask that leaves whole entries of a number of super-blocks.
     in_entries: Val<U32>,
-    whole: Val<U32>,
+    turn: Val<U32>,
+    records: Val<U32>,
     warps: u32,
 }
 
 impl Together {
-    /// For a block's rows of one matrix, if it is `alone`: where an entry of so many `records` is saved by it in each warp, and
-    /// each warp has fewer rows than a `tile` to add up. One fewer, since the values' last row has a gap behind it here.
+    /// For a block's rows of one matrix, if it is `alone`: where each warp has an entry less by it, or as many with activations that
+    /// stay, and has fewer rows than a `tile` to add up. One fewer, since the values' last row has a gap behind it here. An entry
+    /// has at most so many `records`, a power of two.
     #[track_caller]
     pub(crate) fn new(
         b: &mut Builder,
@@ -33,35 +41,69 @@ impl Together {
         (warps, records): (u32, Val<U32>),
         alone: Val<Pred>,
     ) -> Together {
-        let rows = runs.rows(b);
+        let (rows, rows_of_warp) = (runs.rows(b), runs.each());
         let all = b.mul::<U32>(rows, along.size());
-        let rows_of_warp = runs.each();
-        let by_rows = b.mul::<U32>(rows_of_warp, along.size());
         let less = b.sub::<U32>(records, 1);
-        let whole = b.sub::<U32>(0, records); // a mask, since records are a power of two
-        let mut entries = |of: Val<U32>| {
-            let of = b.add::<U32>(of, less);
-            b.and::<U32>(of, whole)
+        let in_entries = |b: &mut Builder, rows: Val<U32>| {
+            let up = b.mad::<U32>(rows, along.size(), less);
+            let whole = b.sub::<U32>(0, records); // a mask
+            b.and::<U32>(up, whole)
         };
-        let (in_entries, of_rows) = (entries(all), entries(by_rows));
-        let by_rows = b.mul::<U32>(of_rows, warps);
-        let with_one_each = b.mad::<U32>(records, warps, in_entries);
-        let saves = b.setp_ge::<U32>(by_rows, with_one_each);
+        let (of_block, of_warp) = (in_entries(b, rows), in_entries(b, rows_of_warp));
+        let lanes = b.mul::<U32>(records, warps);
+        let rows_of_turn = along.row(b, lanes);
+        let turn = b.mul::<U32>(rows_of_turn, along.size());
+        let idle = b.sub::<U32>(lanes, turn);
+        let few_idle = b.setp_lt(idle, records);
+        let within = along.within(b, records);
+        let would_change = b.setp_ne(within, 0);
+        let by_turns = b.and_pred(few_idle, would_change);
+        // What each way has, and what whole rows' entries, or those less one, would have room for.
+        let fewer = b.sub::<U32>(of_warp, records);
+        let (rows_in_turns, room_of_turns) = (b.mul::<U32>(rows, records), b.mul::<U32>(of_warp, rows_of_turn));
+        let has = b.selp::<U32>(rows_in_turns, of_block, by_turns);
+        let room = b.mul::<U32>(fewer, warps);
+        let room = b.selp::<U32>(room_of_turns, room, by_turns);
+        let (saves, several) = (b.setp_ge(room, has), b.setp_ne(fewer, 0));
         let fits = b.setp_lt::<U32>(rows_of_warp, tile);
-        let is = b.and_pred(saves, fits);
-        Together { is: b.and_pred(is, alone), all, in_entries, whole, warps }
+        let is = b.and_pred(saves, several);
+        let is = b.and_pred(is, fits);
+        Together { is: b.and_pred(is, alone), by_turns, all, in_entries: of_block, turn, records, warps }
     }
 
-    /// The super-blocks of a warp, and the one behind its last, among those of the block.
+    /// Super-blocks from one of a warp's entries to its next.
     #[track_caller]
-    pub(crate) fn of_warp(&self, b: &mut Builder, warp: Val<U32>) -> (Val<U32>, Val<U32>) {
+    pub(crate) fn step(&self, b: &mut Builder) -> Val<U32> {
+        b.selp::<U32>(self.turn, self.records, self.by_turns)
+    }
+
+    /// Whether a lane's super-block stays at its place in a row.
+    #[track_caller]
+    pub(crate) fn stays(&self, b: &mut Builder) -> Val<Pred> {
+        b.and_pred(self.is, self.by_turns)
+    }
+
+    /// A warp's entries, counted among all super-blocks of the block.
+    #[track_caller]
+    pub(crate) fn of_warp(&self, b: &mut Builder, warp: Val<U32>) -> Deal {
+        let begin = b.mul::<U32>(warp, self.records);
+        let behind = b.sub::<U32>(self.turn, begin);
+        let of_turn = b.min::<U32>(behind, self.records);
+        // A lane of the producer behind the last warp's has none.
+        let has_part = b.setp_lt(begin, self.turn);
+        let end_of_turns = b.selp::<U32>(self.all, begin, has_part);
+        // Whole entries, dealt evenly.
         let before = b.mul::<U32>(warp, self.in_entries);
         let behind = b.add::<U32>(before, self.in_entries);
+        let whole = b.sub::<U32>(0, self.records); // a mask
         let [first, end] = [before, behind].map(|parts| {
             let evenly = b.div::<U32>(parts, self.warps);
-            let entries = b.and::<U32>(evenly, self.whole);
-            b.min::<U32>(entries, self.all)
+            b.and::<U32>(evenly, whole)
         });
-        (first, end)
+        let first = b.selp::<U32>(begin, first, self.by_turns);
+        let end = b.selp::<U32>(end_of_turns, end, self.by_turns);
+        let [first, end] = [first, end].map(|number| b.min::<U32>(number, self.all));
+        let each = b.selp::<U32>(of_turn, self.records, self.by_turns);
+        Deal { first, left: b.sub::<U32>(end, first), each, step: self.step(b) }
     }
 }

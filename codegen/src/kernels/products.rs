@@ -8,7 +8,7 @@ use crate::blocks::exchange::{self, Handed};
 use crate::blocks::gemv::{self, AllRows, AnyInput, Kinds, Pass, Prepared, Share};
 use crate::blocks::math;
 use crate::blocks::places::Places;
-use crate::blocks::ring::{Consumer, Producer, Records};
+use crate::blocks::ring::{Consumer, Deal, Producer, Records};
 use crate::blocks::runs::Runs;
 use crate::blocks::tensor::{Table, Tensor, vector_from_table};
 use crate::blocks::together::Together;
@@ -156,8 +156,9 @@ impl Products {
         let runs = Runs::new(b, (first, end), border, &of_row, of);
         let together = Together::new(b, &runs, &of_row, tile, of, alone);
         let lane = b.lane();
-        let (part, behind) = together.of_warp(b, lane);
-        let (of_part, part) = (b.sub::<U32>(behind, part), b.mad::<U32>(first, along, part));
+        let part = together.of_warp(b, lane);
+        let of_part = b.mad::<U32>(first, along, part.first);
+        let [each, further] = [part.each, part.step].map(|of_part| b.selp::<U32>(of_part, ring.records(), together.is));
         let once = b.selp::<U32>(1, runs.each(), together.is);
         // Where there are no rows as well: what the ring was to take before must not wait for a phase that has some.
         let once = b.max::<U32>(once, 1);
@@ -187,12 +188,13 @@ impl Products {
                     let before = b.sub::<U32>(first, from);
                     let entry = b.add::<U32>(chosen.weight, number);
                     let tensor = Tensor::from_table(b, table, entry);
-                    let (first, count) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
-                    let first = b.selp::<U32>(part, first, together.is);
-                    let count = b.selp::<U32>(of_part, count, together.is);
+                    let (first, left) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
+                    let first = b.selp::<U32>(of_part, first, together.is);
+                    let left = b.selp::<U32>(part.left, left, together.is);
+                    let deal = Deal { first, left, each, step: further };
                     let step = b.get(pending);
                     b.set(pending, 0);
-                    ring.fill(b, &self.types, &Records { tensor, first, count, begins: step }, begins);
+                    ring.fill(b, &self.types, &Records { tensor, deal, begins: step }, begins);
                 });
             });
         });

@@ -1,10 +1,9 @@
-use super::{Part, Ring};
-use crate::blocks::slot::Run;
+use super::{Deal, Part, Ring};
 use crate::blocks::wait::{self, Limit};
 use crate::formats::Weights;
 use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
-use kiln_shape::{Layout, SUPER_BLOCK};
+use kiln_shape::{Layout, SUPER_BLOCK, WeightType};
 
 /// A consumer warp's end of the ring.
 #[derive(Debug, Clone, Copy)]
@@ -79,8 +78,8 @@ impl Consumer {
         self.ring.records
     }
 
-    /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that
-    /// one's weights; a lane that has none sees another's. `number` is that of the run's first super-block in its matrix.
+    /// Runs `body` in all lanes for the warp's next super-blocks of a matrix, with whether the lane has one of its own, and that
+    /// one's weights; a lane that has none sees another's.
     ///
     /// From sm_90 on weights come to registers at once, behind which the entry is empty: the next one is on its way while this
     /// one is multiplied, and the warp waits for shared memory once an entry. Before, registers are short.
@@ -88,38 +87,42 @@ impl Consumer {
     pub(crate) fn each(
         &self,
         b: &mut Builder,
-        run: &Run,
-        number: Val<U32>,
+        ty: WeightType,
+        deal: &Deal,
         body: impl FnOnce(&mut Builder, Val<Pred>, &Weights),
     ) {
-        let layout = run.ty.layout();
+        let layout = ty.layout();
         let (lane, warp, records) = (b.lane(), b.warp_id(), self.ring.records);
         // Here rather than once: attention has no register left for it.
         let part = self.ring.part(b, warp);
         let units = self.ring.units_of(b, layout);
         let planes = b.mul::<U32>(records, ring::stride(layout));
-        // Copies of planes begin at a multiple of 16 bytes; all entries of the run as far behind one.
-        let planes = match ring::records_of_slack(layout) {
-            1 => planes,
-            records => {
-                let before = b.and::<U32>(number, records - 1);
-                b.mad::<U32>(before, layout.plane, planes)
-            }
-        };
-        let most = b.sub::<U32>(records, 1);
+        // Copies of planes begin at a multiple of 16 bytes.
+        let slack = ring::records_of_slack(layout);
+        let number = (slack > 1).then(|| b.var::<U32>(deal.first));
+        let most = b.sub::<U32>(deal.each, 1);
         let leads = b.setp_eq(lane, 0);
         let step = Step { last: b.sub::<U32>(self.ring.units, units), on: b.add::<U32>(units, 1 << UNIT_BITS) };
-        let behind = b.sub::<U32>(run.tasks, 1);
+        let behind = b.sub::<U32>(deal.left, 1);
         let behind = b.var::<U32>(behind);
-        let any = b.setp_ne(run.tasks, 0);
+        let any = b.setp_ne(deal.left, 0);
         b.if_(any, |b| {
             b.do_while(|b| {
-                b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK));
+                b.each_iteration(Work::Weights(ty, SUPER_BLOCK));
                 let last = b.min::<U32>(behind, most);
                 let has = b.setp_ge(last, lane);
                 let own = b.min::<U32>(lane, last);
                 let (place, full) = self.take(b, part, step);
                 let at_once = b.target().sm() >= 90;
+                let planes = match number {
+                    None => planes,
+                    Some(number) => {
+                        let before = b.and::<U32>(number, slack - 1);
+                        let next = b.add::<U32>(number, deal.step);
+                        b.set(number, next);
+                        b.mad::<U32>(before, layout.plane, planes)
+                    }
+                };
                 let weights = weights(b, layout, place, planes, own, at_once);
                 let read = |b: &mut Builder| {
                     b.bar_warp_sync(); // every lane has read its record
@@ -128,8 +131,8 @@ impl Consumer {
                 if at_once {
                     read(b);
                 }
-                let more = b.setp_ge(behind, records);
-                let next = b.sub::<U32>(behind, records);
+                let more = b.setp_ge::<U32>(behind, deal.step);
+                let next = b.sub::<U32>(behind, deal.step);
                 b.set(behind, next);
                 body(b, has, &weights);
                 if !at_once {

@@ -170,6 +170,18 @@ impl Ring {
     }
 }
 
+/// The super-blocks of a matrix that a warp has: of `left`, `each` at most from the first on, and as many `step` further on, until
+/// none is left. What it has at once is an entry of its part of the ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deal {
+    /// The number of the first one in the matrix.
+    pub(crate) first: Val<U32>,
+    pub(crate) left: Val<U32>,
+    pub(crate) each: Val<U32>,
+    /// No less than `each`.
+    pub(crate) step: Val<U32>,
+}
+
 /// A warp's part of a ring.
 #[derive(Debug, Clone, Copy)]
 struct Part {

@@ -1,5 +1,5 @@
 use super::copy::{Asked, copy};
-use super::{Copies, Part, Ring, parity};
+use super::{Copies, Deal, Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
 use crate::blocks::wait::Limit;
 use crate::formats::format;
@@ -35,18 +35,18 @@ pub(crate) struct Producer {
     tokens: Var<U32>,
     /// 1 once the consumers leave.
     over: Var<U32>,
-    /// The run that was taken and is not in the ring yet.
+    /// What was taken and is not in the ring yet.
     taken: Taken,
 }
 
-/// A run of records, in registers.
+/// Records, in registers.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     data: Var<U64>,
     plane: Var<U64>,
     ty: Var<U32>,
-    first: Var<U32>,
-    count: Var<U32>,
+    /// First, left, each and step.
+    deal: [Var<U32>; 4],
     begins: Var<U32>,
 }
 
@@ -54,8 +54,8 @@ impl Taken {
     /// One of no records.
     fn none(b: &mut Builder) -> Taken {
         let [data, plane] = [(); 2].map(|()| b.var::<U64>(0u64));
-        let [ty, first, count, begins] = [(); 4].map(|()| b.var::<U32>(0));
-        Taken { data, plane, ty, first, count, begins }
+        let [ty, begins] = [(); 2].map(|()| b.var::<U32>(0));
+        Taken { data, plane, ty, deal: [(); 4].map(|()| b.var::<U32>(0)), begins }
     }
 
     fn set(&self, b: &mut Builder, of: &Records) {
@@ -63,8 +63,8 @@ impl Taken {
         b.set(self.data, data);
         b.set(self.plane, plane);
         b.set(self.ty, of.tensor.ty);
-        b.set(self.first, of.first);
-        b.set(self.count, of.count);
+        let Deal { first, left, each, step } = of.deal;
+        self.deal.into_iter().zip([first, left, each, step]).for_each(|(own, of)| b.set(own, of));
         b.set(self.begins, of.begins);
     }
 
@@ -74,19 +74,18 @@ impl Taken {
             b.global_ptr(address)
         });
         let tensor = Tensor { data, plane, ty: b.get(self.ty) };
-        Records { tensor, first: b.get(self.first), count: b.get(self.count), begins: b.get(self.begins) }
+        let [first, left, each, step] = self.deal.map(|own| b.get(own));
+        Records { tensor, deal: Deal { first, left, each, step }, begins: b.get(self.begins) }
     }
 }
 
-/// Super-blocks of a matrix that follow each other, for a lane's consumer: a run.
+/// Super-blocks of a matrix, for a lane's consumer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Records {
     pub(crate) tensor: Tensor,
-    /// The number of the first in the matrix.
-    pub(crate) first: Val<U32>,
-    /// How many; may be none.
-    pub(crate) count: Val<U32>,
-    /// A word that is handed back once the run before it is in the ring; 0 for none.
+    /// Which of them; may be none.
+    pub(crate) deal: Deal,
+    /// A word that is handed back once the records before these are in the ring; 0 for none.
     pub(crate) begins: Val<U32>,
 }
 
@@ -170,8 +169,8 @@ impl Producer {
         b.not_pred(over)
     }
 
-    /// Takes each lane's next records, and fills entries with those of a run before them, in their order; no more once the
-    /// consumers have left. Then hands back, where it is not 0, the word of the run behind those.
+    /// Takes each lane's next records, and fills entries with those before them, in their order; no more once the
+    /// consumers have left. Then hands back, where it is not 0, the word of the records behind those.
     #[track_caller]
     pub(crate) fn fill(
         &self,
@@ -181,11 +180,11 @@ impl Producer {
         begins: impl FnOnce(&mut Builder, Val<U32>),
     ) {
         let of = self.taken.get(b);
-        let Records { tensor, first, count, .. } = of;
+        let Records { tensor, deal: Deal { first, left, each, step }, .. } = of;
         let sizes = Sizes::of(b, &self.ring, types, tensor.ty);
         let done = b.var::<U32>(0);
         let more = |b: &mut Builder| {
-            let (more, stays) = (b.setp_lt::<U32>(done, count), b.setp_eq(self.over, 0));
+            let (more, stays) = (b.setp_lt::<U32>(done, left), b.setp_eq(self.over, 0));
             let more = b.and_pred(more, stays);
             b.vote_any(more)
         };
@@ -201,7 +200,7 @@ impl Producer {
             let begin = b.selp::<U32>(begin, 0, fits);
             let (entry, oldest) = (b.get(self.entry), b.get(self.oldest));
             let under_way = b.sub::<U32>(entry, oldest);
-            let (has_more, has_room) = (b.setp_lt::<U32>(done, count), b.setp_ge::<U32>(self.free, taken));
+            let (has_more, has_room) = (b.setp_lt::<U32>(done, left), b.setp_ge::<U32>(self.free, taken));
             let has_place = b.setp_ne(under_way, ENTRIES);
             let may = b.and_pred(has_room, has_place);
             let may = b.and_pred(may, has_more);
@@ -223,10 +222,10 @@ impl Producer {
                 b.set(self.at, end);
                 let next = b.add::<U32>(entry, 1);
                 b.set(self.entry, next);
-                let left = b.sub::<U32>(count, done);
-                let records = b.min::<U32>(left, self.ring.records);
+                let left = b.sub::<U32>(left, done);
+                let records = b.min::<U32>(left, each);
                 let number = b.add::<U32>(first, done);
-                let next = b.add::<U32>(done, records);
+                let next = b.add::<U32>(done, step);
                 b.set(done, next);
                 match &asked {
                     Some(asked) => asked.ask(b, (begin, entry), (number, records)),
@@ -242,7 +241,8 @@ impl Producer {
         });
         // The next records' table entry is used behind the loop alone, so that it may be on its way meanwhile.
         let of_next = Sizes::of(b, &self.ring, types, next.tensor.ty);
-        let next = Records { count: b.selp::<U32>(next.count, 0, of_next.streams), ..*next };
+        let deal = Deal { left: b.selp::<U32>(next.deal.left, 0, of_next.streams), ..next.deal };
+        let next = Records { deal, ..*next };
         self.taken.set(b, &next);
         let word = b.get(self.taken.begins);
         let any = b.setp_ne(word, 0);
