@@ -100,9 +100,14 @@ impl Exchange {
     #[track_caller]
     fn wait_for_flags(&self, b: &mut Builder, Meeting { awaited, flags, blocks, .. }: Meeting) {
         let (warp, lane) = (b.warp_id(), b.lane());
-        // The last warps first, which have the least to stage.
-        let first = b.sub::<U32>(self.warps - 1, warp);
-        let first = b.shl::<U32>(first, 6);
+        // The last three warps first, which have the least to stage; of these the last one last, since it also asks for what
+        // attention reads.
+        let from_last = b.sub::<U32>(self.warps - 1, warp);
+        let (is_last, is_before) = (b.setp_eq(from_last, 0), b.setp_lt(from_last, 3));
+        let less = b.sub::<U32>(from_last, 1);
+        let place = b.selp::<U32>(less, from_last, is_before);
+        let place = b.selp::<U32>(2.min(self.warps - 1), place, is_last);
+        let first = b.shl::<U32>(place, 6);
         let last = b.mov::<U32>(blocks);
         let last = b.sub::<U32>(last, 1);
         b.for_range(first, blocks, 64 * self.warps, |b, first| {
@@ -112,15 +117,24 @@ impl Exchange {
                 let other = b.min::<U32>(other, last);
                 b.index(flags, other)
             });
+            // A load that acquires holds up those behind it.
+            let behind = b.add::<U32>(first, 32);
+            let two = b.setp_lt::<U32>(behind, blocks);
             let wait = Wait::new(b, self.limit);
+            let missing = |b: &mut Builder, flag| {
+                let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
+                let missing = b.sub::<U32>(awaited, come);
+                b.mov_bits::<S32, U32>(missing)
+            };
             let waits = |b: &mut Builder| {
-                let missing = flags.map(|flag| {
-                    let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
-                    let missing = b.sub::<U32>(awaited, come);
-                    b.mov_bits::<S32, U32>(missing)
+                let most = missing(b, flags[0]);
+                let most = b.var::<S32>(most);
+                b.if_(two, |b| {
+                    let second = missing(b, flags[1]);
+                    let greater = b.max::<S32>(most, second);
+                    b.set(most, greater);
                 });
-                let missing = b.max::<S32>(missing[0], missing[1]);
-                let lacks = b.setp(Compare::Gt, missing, 0i32);
+                let lacks = b.setp(Compare::Gt, most, 0i32);
                 let waits = wait.goes_on(b, lacks);
                 b.vote_any(waits)
             };

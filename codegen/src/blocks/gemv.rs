@@ -357,9 +357,9 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) kind: LoadKind,
     /// The lengths that it may have, and with how many matrices it is then multiplied.
     pub(crate) widths: &'a [(u32, u32)],
-    /// Whether it is multiplied with one matrix, and a row at which another one begins.
+    /// Whether it is multiplied with one matrix, and who finds a row at which another one begins: rows may still be on their way.
     pub(crate) one: Val<Pred>,
-    pub(crate) border: Val<U32>,
+    pub(crate) border: &'a dyn Fn(&mut Builder) -> Val<U32>,
     /// The types that matrices may have, and who looks up the numbers of those that these matrices have.
     pub(crate) types: &'a [WeightType],
     pub(crate) of: &'a dyn Fn(&mut Builder) -> Kinds,
@@ -454,6 +454,7 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
     let region = (staged.base(), before);
     let regions = company.map(|company| Regions::new(b, &company, normalised, region, &along));
     let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), (ring, regions));
+    let border = border(b);
     let share = Share::of_values(b, rows, &mut values, (border, one));
     match (company, &regions) {
         (Some(company), Some(regions)) => {

@@ -99,7 +99,7 @@ impl Products {
             Kinds::new(b, each)
         };
         let one = b.setp_eq(chosen.matrices, 1);
-        let border = match rows {
+        let border = |b: &mut Builder| match rows {
             AllRows::OfGrid(_) => b.mov::<U32>(0),
             AllRows::OfBlock(_, end) => chosen.border(b, &self.shape, end),
         };
@@ -112,7 +112,7 @@ impl Products {
             kind,
             widths: &self.widths(),
             one,
-            border,
+            border: &border,
             types: &self.types,
             of: &types,
             ring: operands.ring,

@@ -21,6 +21,10 @@ impl Decoder<'_> {
             (phase, b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS))
         };
         let step = b.var::<U32>(0);
+        // The rows of a step are asked for a step ahead: from memory they come behind weights.
+        let zero = b.mov::<U32>(0);
+        let (first, end) = self.share(b, zero);
+        let rows = [first, end].map(|row| b.var::<U32>(row));
         b.do_while(|b| {
             let at = b.get(step);
             let is_head = b.setp_eq(at, of_layers);
@@ -32,19 +36,22 @@ impl Decoder<'_> {
             });
             let fills = b.setp_ne(fills, 0);
             let next = b.add::<U32>(at, 1);
+            let following = b.selp::<U32>(0, next, is_head);
+            let [first, end] = rows.map(|row| b.get(row));
+            let ahead = self.share(b, following);
+            b.set(rows[0], ahead.0);
+            b.set(rows[1], ahead.1);
             b.if_(fills, |b| {
                 let (phase, layer) = place(b, at);
-                let rows = self.share(b, at);
                 let several = company::are_several(b, self.columns.limit());
-                let rows = (rows, several);
+                let rows = ((first, end), several);
                 products.fill(b, &producer, self.table, [phase, layer, next], rows, |b, next| {
                     let at = b.sub::<U32>(next, 1);
                     let (phase, layer) = place(b, at);
                     self.ask_for_vectors(b, phase, layer);
                 });
             });
-            let next = b.selp::<U32>(0, next, is_head);
-            b.set(step, next);
+            b.set(step, following);
             producer.stays(b)
         });
         producer.drain(b);
