@@ -266,13 +266,29 @@ fn few_long_rows_that_warps_share_have_the_streams_bits() {
     }
 }
 
+/// The same of types whose activations stay in registers from turn to turn: Q4_K in one layer, and Q6_K in another one, whose planes
+/// lie elsewhere in each entry.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn few_long_rows_of_k_quants_have_the_streams_bits() {
+    let stream = whole(long_rows_of(Mix::Q4KM, 2));
+    for sm in [(8, 0), (9, 0)] {
+        let config = DeviceConfig { sm, multiprocessors: 16, ..DeviceConfig::default() };
+        is_the_streams(&open(long_rows_of(Mix::Q4KM, 2), None, config), &stream, &format!("{sm:?}"), &[16], 1);
+    }
+}
+
 /// A model with rows of 33 super-blocks in `down`.
 pub(crate) fn long_rows() -> ModelFile {
+    long_rows_of(Mix::InTurn, 1)
+}
+
+fn long_rows_of(mix: Mix, layers: u32) -> ModelFile {
     let tiny = presets::by_name("tiny").expect("a preset").shape;
-    let shape = ModelShape { hidden: 256, ffn: 33 * 256, layers: 1, vocab: 650, ..tiny };
-    let written = Cut(std::env::temp_dir().join(format!("kiln-long-rows-{}.gguf", std::process::id())));
+    let shape = ModelShape { hidden: 256, ffn: 33 * 256, layers, vocab: 650, ..tiny };
+    let written = Cut(std::env::temp_dir().join(format!("kiln-long-rows-{layers}-{}.gguf", std::process::id())));
     let out = File::create(&written.0).expect("a temporary file");
-    SynthModel { shape, mix: Mix::InTurn, seed: 5 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
+    SynthModel { shape, mix, seed: 5 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
     ModelFile::open(&written.0).expect("a model")
 }
 
