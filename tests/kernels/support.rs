@@ -43,9 +43,13 @@ pub(crate) fn more_chips() -> Vec<Gpu> {
     chips
 }
 
-/// A device with one of the schedules that warps may be split under; on a GPU the one that is there.
+/// A device with a random schedule, under which warps may be split; on a GPU the one that is there.
 pub(crate) fn any_schedule(random: &mut Random) -> Gpu {
     let (seed, split_warps) = (random.next(), random.below(2) == 1);
+    random_schedule(seed, split_warps)
+}
+
+fn random_schedule(seed: u64, split_warps: bool) -> Gpu {
     let schedule = kiln_emulator::Schedule::Random;
     let config = DeviceConfig { schedule, seed, split_warps, ..DeviceConfig::default() };
     Gpu::new(&format!("random, seed {seed}, split warps: {split_warps}"), config)
@@ -58,10 +62,7 @@ pub(crate) fn every_schedule(random: &mut Random, mut work: impl FnMut(&Gpu)) {
     }
     work(&gpu());
     for split_warps in [false, true] {
-        let seed = random.next();
-        let schedule = kiln_emulator::Schedule::Random;
-        let config = DeviceConfig { schedule, seed, split_warps, ..DeviceConfig::default() };
-        work(&Gpu::new(&format!("random, seed {seed}, split warps: {split_warps}"), config));
+        work(&random_schedule(random.next(), split_warps));
     }
     let schedule = kiln_emulator::Schedule::Adversarial;
     work(&Gpu::new("adversarial", DeviceConfig { schedule, seed: random.next(), ..DeviceConfig::default() }));
