@@ -6,7 +6,16 @@ use crate::{KvType, ModelShape, Numerics, Units};
 /// A word whose value is not there yet: a NaN, but none that arithmetic makes.
 pub const EMPTY: u32 = u32::MAX;
 /// Layers that follow each other and have words of their own.
-pub const TURNS: u32 = 3;
+pub const TURNS: u32 = 4;
+/// Layers that follow each other and have parts of attention of their own.
+pub const TURNS_OF_PARTS: u32 = 2;
+const _: () =
+    assert!(TURNS.is_power_of_two() && TURNS.is_multiple_of(TURNS_OF_PARTS), "a turn's lowest bits are taken");
+
+/// Flags of blocks that are looked at together, 16 bytes: they begin at a multiple, and have room for one.
+pub const FLAGS: u32 = 4;
+/// Words before them: the grid barrier's, whether the grid gives up, and two that nobody uses.
+pub const BEFORE_FLAGS: u32 = FLAGS;
 
 /// A vector of the exchange, by the phase that makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

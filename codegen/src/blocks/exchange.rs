@@ -10,22 +10,23 @@
 //! from it but itself: what lies elsewhere is not ordered by such a load.
 //!
 //! *Flags.* A flag is the epoch up to which its block has come, an epoch being a layer of a token, counted from the launch's
-//! begin on. A block comes to a layer's meeting as its gate and up begin: its barrier orders what it did before a thread's
-//! fence, which releases that by the flag's store, while the vector is on its way. It waits for the others where it has staged
-//! the first vector of the next layer, two phases later, when their flags are long there and some of its warps have nothing to
-//! stage. Where a token's last layer is met, it has staged the vector of that layer's down. It waits by acquiring loads, which the
-//! block's barrier joins. So what a block did before a layer's gate and up happens before what another one does behind the next
-//! layer's first vector. A block without rows, which hands nothing over, has its flag as well. Emptied words, counters and parts
-//! of attention, a token's command and each block's best logits rely on it. A block may have come further than another one waits
-//! for: flags are compared by the sign of their difference, which stays right where epochs wrap around.
+//! begin on. A block comes to a layer's meeting while it waits for what attention hands over: the barrier that ends its step
+//! before orders what its threads did before one thread's fence, which releases that by the flag's store. Most blocks have
+//! nothing else to do then, and a fence waits for memory. It waits for the others where it has staged the first vector of the
+//! next layer, three phases later, when their flags are long there and some of its warps have nothing to stage. Where a token's
+//! last layer is met, it has staged the vector of that layer's down. It waits by acquiring loads, which the block's barrier joins.
+//! So what a block did before a layer's attention output happens before what another one does behind the next layer's first
+//! vector. A block without rows, which hands nothing over, has its flag as well. Emptied words, counters and parts of attention, a
+//! token's command and each block's best logits rely on it. A block may have come further than another one waits for: flags are
+//! compared by the sign of their difference, which stays right where epochs wrap around.
 //!
-//! *Reuse.* Three layers that follow each other, of one token or of two, have words of their own. Those of layer l - 1 are
-//! emptied behind the meeting of layer l, before which all blocks have read them: down's are read last as layer l adds its
-//! attention's output to them, those behind attention as layer l - 1 adds its down, parts of attention as they are put together.
-//! A block has waited for that meeting as layer l + 1 begins, and empties them while that layer's attention is on its way, when it
-//! has nothing else to do. They are polled and stored again in layer l + 2, behind the meeting of layer l + 1, which whoever
-//! emptied them came to afterwards: so no poll finds the value of three layers before, and no store comes before its word is
-//! empty. A token's last two layers are emptied behind the grid's barrier that ends the token: behind the last one no layer meets.
+//! *Reuse.* Four layers that follow each other, of one token or of two, have words of their own. Down's of layer l are read
+//! last, as layer l + 1 adds its attention's output to them, and so before the meeting of layer l + 2. A block has waited for that
+//! meeting as layer l + 3 begins, and the warp that comes to the meeting of layer l + 3 empties a share of them before it does.
+//! They are polled and stored again in layer l + 4, behind that meeting, which whoever emptied them came to afterwards: so no poll
+//! finds the value of four layers before, and no store comes before its word is empty. Parts of attention are put together before
+//! the meeting of their own layer: two turns suffice, and those of layer l are emptied in layer l + 1. A token's last three layers
+//! are emptied behind the grid's barrier that ends the token: behind the last one no layer meets.
 //!
 //! *Columns.* A pass empties what its columns have filled, so that those that are idle in it have empty words.
 //!
@@ -37,12 +38,13 @@
 //! grid's barrier behind it, at which none arrives that finds the word set ([`super::grid_barrier`]), or before, where they have
 //! given up at a meeting ([`Handed::leave_if_missed`]).
 
+use super::math;
 use super::wait::{Limit, Wait};
 use crate::ptx::{
     Builder, Compare, F32, Global, LoadKind, LoadOrder, Pred, S32, Scope, Shared, Size, StoreOrder, U32, U64, Val, Var,
 };
 use kiln_shape::SUPER_BLOCK;
-use kiln_shape::exchange::{EMPTY, TURNS};
+use kiln_shape::exchange::{EMPTY, FLAGS, TURNS};
 
 /// What a block's warps need to wait for elements.
 #[derive(Debug, Clone, Copy)]
@@ -107,33 +109,28 @@ impl Exchange {
         let less = b.sub::<U32>(from_last, 1);
         let place = b.selp::<U32>(less, from_last, is_before);
         let place = b.selp::<U32>(2.min(self.warps - 1), place, is_last);
-        let first = b.shl::<U32>(place, 6);
-        let last = b.mov::<U32>(blocks);
+        // A lane has its flags by one load: one that acquires holds up those behind it.
+        let groups = b.size_div_ceil(blocks, FLAGS);
+        let last = b.mov::<U32>(groups);
         let last = b.sub::<U32>(last, 1);
-        b.for_range(first, blocks, 64 * self.warps, |b, first| {
+        let first = b.shl::<U32>(place, 5);
+        b.for_range(first, groups, 32 * self.warps, |b, first| {
             let own = b.add::<U32>(first, lane);
-            let flags = [0, 32].map(|further| {
-                let other = b.add::<U32>(own, further);
-                let other = b.min::<U32>(other, last);
-                b.index(flags, other)
-            });
-            // A load that acquires holds up those behind it.
-            let behind = b.add::<U32>(first, 32);
-            let two = b.setp_lt::<U32>(behind, blocks);
+            let own = b.min::<U32>(own, last);
+            let own_flags = b.byte_index(flags, own, 4 * FLAGS);
+            let number = b.mul::<U32>(own, FLAGS);
             let wait = Wait::new(b, self.limit);
-            let missing = |b: &mut Builder, flag| {
-                let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
-                let missing = b.sub::<U32>(awaited, come);
-                b.mov_bits::<S32, U32>(missing)
-            };
             let waits = |b: &mut Builder| {
-                let most = missing(b, flags[0]);
-                let most = b.var::<S32>(most);
-                b.if_(two, |b| {
-                    let second = missing(b, flags[1]);
-                    let greater = b.max::<S32>(most, second);
-                    b.set(most, greater);
-                });
+                let come: [Val<U32>; FLAGS as usize] = b.ld_sync_vector(own_flags, LoadOrder::Acquire, Scope::Gpu);
+                let mut missing = Vec::new();
+                for (n, come) in (0..).zip(come) {
+                    let number = b.add::<U32>(number, n);
+                    let is_flag = b.setp_lt::<U32>(number, blocks);
+                    let more = b.sub::<U32>(awaited, come);
+                    let more = b.selp::<U32>(more, 0, is_flag);
+                    missing.push(b.mov_bits::<S32, U32>(more));
+                }
+                let most = math::by_pairs(missing, |one, other| b.max::<S32>(one, other));
                 let lacks = b.setp(Compare::Gt, most, 0i32);
                 let waits = wait.goes_on(b, lacks);
                 b.vote_any(waits)
@@ -219,12 +216,13 @@ fn load_piece(b: &mut Builder, at: Global<F32>, piece: &[Var<F32>]) {
 
 /// Whether one of some words is empty: no number is greater.
 fn lacks_any<'a>(b: &mut Builder, words: impl Iterator<Item = &'a Var<F32>>) -> Val<Pred> {
-    let mut greatest = b.mov::<U32>(0);
-    for word in words {
-        let word = b.get(*word);
-        let word = b.mov_bits::<U32, F32>(word);
-        greatest = b.max::<U32>(greatest, word);
-    }
+    let words: Vec<Val<U32>> = words
+        .map(|word| {
+            let word = b.get(*word);
+            b.mov_bits::<U32, F32>(word)
+        })
+        .collect();
+    let greatest = math::by_pairs(words, |one, other| b.max::<U32>(one, other));
     b.setp_eq(greatest, EMPTY)
 }
 
@@ -270,13 +268,24 @@ pub(crate) fn load_again(b: &mut Builder, at: Global<F32>) -> Val<F32> {
     b.ld_sync(at, LoadOrder::Relaxed, Scope::Gpu)
 }
 
-/// Empties `words` words from `from` on, a multiple of four, by all threads of the grid.
+/// Who empties words: of each block of the grid so many warps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Emptiers {
+    pub(crate) block: Val<U32>,
+    pub(crate) blocks: Size,
+    /// The number of the warp among them.
+    pub(crate) warp: Val<U32>,
+    pub(crate) warps: u32,
+}
+
+/// Empties `words` words from `from` on, a multiple of four.
 #[track_caller]
-pub(crate) fn empty(b: &mut Builder, from: Global<F32>, words: Size, (block, blocks): (Val<U32>, Size)) {
-    let (warp, lane) = (b.warp_id(), b.lane());
+pub(crate) fn empty(b: &mut Builder, from: Global<F32>, words: Size, emptiers: &Emptiers) {
+    let Emptiers { block, blocks, warp, warps } = *emptiers;
+    let lane = b.lane();
     let before = b.mad::<U32>(warp, blocks, block);
     let first = b.mad::<U32>(before, 32, lane);
-    let step = b.size_mul(blocks, 32 * b.warps());
+    let step = b.size_mul(blocks, 32 * warps);
     let nothing = b.mov(f32::from_bits(EMPTY));
     let fours = b.size_div(words, 4);
     b.for_range(first, fours, step, |b, four| {
@@ -316,7 +325,6 @@ impl First {
         let next = b.add::<U32>(epoch, layers);
         b.st(self.words, next);
         let next = b.add::<U32>(turn, layers);
-        let next = b.rem::<U32>(next, TURNS);
         b.st(self.words.at(1), next);
     }
 
@@ -332,7 +340,7 @@ impl First {
     pub(crate) fn turn(&self, b: &mut Builder, layer: Val<U32>) -> Val<U32> {
         let first = b.ld(self.words.at(1), LoadKind::Ordinary);
         let turn = b.add::<U32>(first, layer);
-        b.rem::<U32>(turn, TURNS)
+        b.and::<U32>(turn, TURNS - 1)
     }
 }
 
@@ -341,6 +349,8 @@ impl First {
 pub(crate) struct Slots {
     /// Those of the first turn, and how many bytes behind it lie those of the next.
     pub(crate) of_turns: Global<F32>,
+    /// How many layers that follow each other have words of their own: a power of two, [`TURNS`] at most.
+    pub(crate) turns: u32,
     pub(crate) apart: Size,
     pub(crate) first: First,
     pub(crate) layer: Val<U32>,
@@ -351,6 +361,7 @@ impl Slots {
     #[track_caller]
     pub(crate) fn own(&self, b: &mut Builder) -> Global<F32> {
         let turn = self.first.turn(b, self.layer);
+        let turn = if self.turns < TURNS { b.and::<U32>(turn, self.turns - 1) } else { turn };
         match self.apart {
             Size::Const(apart) => b.byte_index(self.of_turns, turn, apart),
             Size::Reg(apart) => {
@@ -368,39 +379,34 @@ pub(crate) struct Handed {
     pub(crate) exchange: Exchange,
     /// Whether it does; the same in the whole block.
     pub(crate) is: Val<Pred>,
-    pub(crate) epoch: Val<U32>,
     pub(crate) meeting: Meeting,
 }
 
-/// The blocks' meeting once a layer, also of those that have no part of any vector: it has two ends.
+/// The end of a layer's meeting at which a block waits, also one that has no part of any vector; [`come`] is the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meeting {
-    /// Whether the block comes, and whether it waits for the others and up to which epoch; the same in the whole grid.
-    pub(crate) comes: Val<Pred>,
+    /// Whether the block waits for the others, and up to which epoch; the same in the whole grid.
     pub(crate) waits: Val<Pred>,
     pub(crate) awaited: Val<U32>,
-    /// `[blocks]`: the epoch up to which each has come.
+    /// `[blocks]`, with room for a multiple of [`FLAGS`]: the epoch up to which each has come.
     pub(crate) flags: Global<U32>,
-    pub(crate) block: Val<U32>,
     pub(crate) blocks: Size,
 }
 
-impl Handed {
-    /// Tells the other blocks how far this one has come; behind a barrier of the block, before the vector is waited for. By a
-    /// thread of the last warp but one, which has no more to stage than others: a fence waits for memory.
-    #[track_caller]
-    pub(crate) fn come(&self, b: &mut Builder) {
-        let Meeting { comes, flags, block, .. } = self.meeting;
-        let tid = b.tid();
-        let leads = b.setp_eq(tid, 32 * self.exchange.warps.saturating_sub(2));
-        let tells = b.and_pred(comes, leads);
-        b.if_(tells, |b| {
-            let own = b.index(flags, block);
-            b.fence_acq_rel(Scope::Gpu);
-            b.st_sync(own, self.epoch, StoreOrder::Relaxed, Scope::Gpu);
-        });
-    }
+/// Tells the other blocks that this one has come to an epoch: with what its threads did before its last barrier, and what the
+/// lanes of this warp did since. By a whole warp.
+#[track_caller]
+pub(crate) fn come(b: &mut Builder, flag: Global<U32>, epoch: Val<U32>) {
+    b.bar_warp_sync(); // what the lanes did comes before the fence
+    let lane = b.lane();
+    let leads = b.setp_eq(lane, 0);
+    b.if_(leads, |b| {
+        b.fence_acq_rel(Scope::Gpu);
+        b.st_sync(flag, epoch, StoreOrder::Relaxed, Scope::Gpu);
+    });
+}
 
+impl Handed {
     /// Waits until all blocks have come; a barrier of the block must follow, and [`Handed::leave_if_missed`] behind it.
     #[track_caller]
     pub(crate) fn meet(&self, b: &mut Builder) {

@@ -149,10 +149,14 @@ impl Values {
         body: impl FnOnce(&mut Builder, OfTurn, Products),
     ) {
         self.multiply(b, matrix, staged, tile, rows);
-        regions.by_turns(b, (&self.places, first), rows.first, |b, turn| {
-            let zero = b.mov(0.0);
-            let products = self.fold(b, matrix, tile, rows, zero, (turn.row, Some(turn.shift)));
-            body(b, turn, products);
+        // A warp may have no rows of a matrix, but super-blocks of others' rows.
+        let any = b.setp_lt::<U32>(rows.first, rows.end);
+        b.if_(any, |b| {
+            regions.by_turns(b, (&self.places, first), rows.first, |b, turn| {
+                let zero = b.mov(0.0);
+                let products = self.fold(b, matrix, tile, rows, zero, (turn.row, Some(turn.shift)));
+                body(b, turn, products);
+            });
         });
         self.meet(b); // the values have been read
     }
@@ -380,59 +384,63 @@ impl Values {
             None => (deal, self.own),
             Some(of) => self.part(b, of, deal, (way, &place)),
         };
-        let first = b.get(place.super_block);
-        // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
-        let holds = int8.group == ScaleGroup::Of256 && b.target().sm() >= 90;
-        let held = holds.then(|| int8.hold(b, x, first));
-        // Whether others' activations are needed each time: in a row of other super-blocks, and for several columns.
-        let changes = way.changes(b);
-        let changes = match &self.regions {
-            None => changes,
-            Some(regions) => {
-                let several = regions.are_several(b);
-                b.or_pred(changes, several)
-            }
-        };
-        ring.each(b, ty, &deal, |b, has, weights| {
-            let super_block = b.get(place.super_block);
-            let number = b.get(place.number);
-            let to = self.places.of(b, number);
-            way.go_on(b, &place);
-            let work = Work::Shared(ty, SUPER_BLOCK);
-            let keep = |b: &mut Builder, column: Option<Column>, value: Val<F32>| {
-                let to = b.index(base, to);
-                let to = in_region(b, to, column.map(|column| column.shift));
-                b.if_(has, |b| b.st(to, value));
+        // A warp without super-blocks would read activations for nothing.
+        let any = b.setp_ne(deal.left, 0);
+        b.if_(any, |b| {
+            let first = b.get(place.super_block);
+            // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
+            let holds = int8.group == ScaleGroup::Of256 && b.target().sm() >= 90;
+            let held = holds.then(|| int8.hold(b, x, first));
+            // Whether others' activations are needed each time: in a row of other super-blocks, and for several columns.
+            let changes = way.changes(b);
+            let changes = match &self.regions {
+                None => changes,
+                Some(regions) => {
+                    let several = regions.are_several(b);
+                    b.or_pred(changes, several)
+                }
             };
-            let dot = |b: &mut Builder, column: Option<Column>| {
-                let Some(held) = &held else {
-                    let x = column.map_or(*x, |column| x.behind(b, column.shift));
-                    let value = int8.dot(b, weights, &x, super_block, work);
-                    return keep(b, column, value);
+            ring.each(b, ty, &deal, |b, has, weights| {
+                let super_block = b.get(place.super_block);
+                let number = b.get(place.number);
+                let to = self.places.of(b, number);
+                way.go_on(b, &place);
+                let work = Work::Shared(ty, SUPER_BLOCK);
+                let keep = |b: &mut Builder, column: Option<Column>, value: Val<F32>| {
+                    let to = b.index(base, to);
+                    let to = in_region(b, to, column.map(|column| column.shift));
+                    b.if_(has, |b| b.st(to, value));
                 };
-                let value = held.dot(b, weights, x);
-                keep(b, column, value);
-                // What comes next: another column's of this super-block, or the next one's.
-                b.if_(changes, |b| {
-                    let next = b.get(place.super_block);
-                    let further = b.sub::<U32>(next, super_block);
-                    match (column, &self.regions) {
-                        (Some(column), Some(regions)) => {
-                            let (more, bytes) = regions.next(b, column);
-                            let further = b.selp::<U32>(0, further, more);
-                            held.go_on(b, further, Some(bytes));
+                let dot = |b: &mut Builder, column: Option<Column>| {
+                    let Some(held) = &held else {
+                        let x = column.map_or(*x, |column| x.behind(b, column.shift));
+                        let value = int8.dot(b, weights, &x, super_block, work);
+                        return keep(b, column, value);
+                    };
+                    let value = held.dot(b, weights, x);
+                    keep(b, column, value);
+                    // What comes next: another column's of this super-block, or the next one's.
+                    b.if_(changes, |b| {
+                        let next = b.get(place.super_block);
+                        let further = b.sub::<U32>(next, super_block);
+                        match (column, &self.regions) {
+                            (Some(column), Some(regions)) => {
+                                let (more, bytes) = regions.next(b, column);
+                                let further = b.selp::<U32>(0, further, more);
+                                held.go_on(b, further, Some(bytes));
+                            }
+                            _ => held.go_on(b, further, None),
                         }
-                        _ => held.go_on(b, further, None),
-                    }
-                });
-            };
-            match &self.regions {
-                None => dot(b, None),
-                Some(regions) => regions.each(b, |b, column| {
-                    b.each_iteration(Work::Columns);
-                    dot(b, Some(column));
-                }),
-            }
+                    });
+                };
+                match &self.regions {
+                    None => dot(b, None),
+                    Some(regions) => regions.each(b, |b, column| {
+                        b.each_iteration(Work::Columns);
+                        dot(b, Some(column));
+                    }),
+                }
+            });
         });
     }
 

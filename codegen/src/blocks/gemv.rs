@@ -441,10 +441,7 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
     let asked = staged.ask(b, &Source { x, gamma, left, kind, handed }, super_blocks);
-    // While the first elements are on their way: what the block tells others, and what products need besides the vector.
-    if let Some(handed) = handed {
-        handed.come(b);
-    }
+    // While the first elements are on their way: what the block does besides, and what products need besides the vector.
     if let Some(beside) = beside {
         beside(b);
     }

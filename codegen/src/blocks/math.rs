@@ -129,5 +129,13 @@ fn inverses_up_to_two<const N: usize>(b: &mut Builder, x: [Val<F32>; N]) -> [Val
 /// Coefficients of `x^2` to 1 in `1 / x` from 1 to 2, whose relative error is Chebyshev's third polynomial of `2x - 3`, by 99.
 const INVERSE_SERIES: [f32; 3] = [32.0 / 99.0, -144.0 / 99.0, 210.0 / 99.0];
 
+/// What an operation whose order does not matter makes of some values, by the shortest chain; there must be one.
+pub(crate) fn by_pairs<T: Copy>(mut values: Vec<T>, mut combine: impl FnMut(T, T) -> T) -> T {
+    while values.len() > 1 {
+        values = values.chunks(2).map(|pair| pair.iter().copied().reduce(&mut combine).unwrap_or(pair[0])).collect();
+    }
+    values[0]
+}
+
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! trip for each eight behind them. A block hands over the parts of all its units of a column before it waits for others: so
 //! whoever waits, nobody waits for it.
 
-use super::exchange::{self, Exchange, Slots};
+use super::exchange::{self, Emptiers, Exchange, Slots};
 use super::running::Part;
 use crate::ptx::{Builder, F32, Global, Size, U32, Val};
 
@@ -67,11 +67,11 @@ impl Parts {
         parts.iter().map(|[values, [max, sum, ..]]| Part { max: *max, sum: *sum, values: *values }).collect()
     }
 
-    /// Empties the words of so many units, by all threads of the grid. All blocks must have read them.
+    /// Empties the words of so many units, by their emptiers. All blocks must have read them.
     #[track_caller]
-    pub(crate) fn empty(&self, b: &mut Builder, units: Val<U32>, grid: (Val<U32>, Size)) {
+    pub(crate) fn empty(&self, b: &mut Builder, units: Val<U32>, emptiers: &Emptiers) {
         let layer = self.of_layer(b);
         let words = b.mul::<U32>(units, self.heads * self.row);
-        exchange::empty(b, layer, Size::Reg(words), grid);
+        exchange::empty(b, layer, Size::Reg(words), emptiers);
     }
 }

@@ -8,7 +8,7 @@
 //! in a thousand has a second plane. The rule looks at that super-block alone, so the bits of a dot product do not depend on
 //! what else is staged.
 
-use super::warp;
+use super::{math, warp};
 use crate::formats::{Own, Quantised, ScaleGroup, Second};
 use crate::ptx::{AtomicOp, Bits32, Builder, F32, Integer, Pred, Ptr, S32, Space, U16, U32, Val, Work};
 
@@ -61,8 +61,10 @@ pub(crate) fn begin<const N: usize>(
         let rounded = values[n].map(|value| b.fma(value, inverses[n], MAGIC));
         pack(b, rounded)
     });
-    write(b, planes, scale, first, group);
+    // What is found out over lanes comes before stores by some of them, so that its chains run beside each other.
+    let sums = sums(b, planes);
     let (any, later) = has_later(b, planes, group);
+    write(b, planes, (scale, sums), first, group);
     first.write_last(b, (group == ScaleGroup::Of256).then_some(scale), later);
     Begun { rounded: Rounded { values, scale, inverses, later }, any, first, group }
 }
@@ -208,14 +210,15 @@ fn later_planes<const N: usize>(
         b.set(scale, own);
         let behind = b.shr::<U32>(left, 1);
         b.set(left, behind);
+        let sums = sums(b, planes);
         let last = (group == ScaleGroup::Of256).then_some(own);
         match first.second(b, to) {
             Second::Behind(second) => {
-                write(b, planes, own, second, group);
+                write(b, planes, (own, sums), second, group);
                 second.write_last(b, last, behind);
             }
             Second::Apart(second) => {
-                write(b, planes, own, second, group);
+                write(b, planes, (own, sums), second, group);
                 second.write_last(b, last, behind);
             }
         }
@@ -254,14 +257,14 @@ fn greatest_of_lane(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<U32> {
     // There an instruction takes two magnitudes and hands NaN on.
     if b.target().sm() >= 80 {
         let magnitudes = values.map(|value| b.abs(value));
-        let greatest = magnitudes[1..].iter().fold(magnitudes[0], |greatest, value| b.max_nan(greatest, *value));
+        let greatest = math::by_pairs(magnitudes.to_vec(), |one, other| b.max_nan(one, other));
         return b.mov_bits(greatest);
     }
     let magnitudes = values.map(|value| {
         let bits = b.mov_bits::<U32, F32>(value);
         b.and::<U32>(bits, 0x7fff_ffff)
     });
-    magnitudes[1..].iter().fold(magnitudes[0], |greatest, value| b.max::<U32>(greatest, *value))
+    math::by_pairs(magnitudes.to_vec(), |one, other| b.max::<U32>(one, other))
 }
 
 /// The lowest bytes of eight words in two.
@@ -273,12 +276,22 @@ fn pack(b: &mut Builder, words: [Val<F32>; 8]) -> [Val<U32>; 2] {
     })
 }
 
+/// The sums of the 16 and of the 32 elements of its own super-block that a lane has some of.
+fn sums<const N: usize>(b: &mut Builder, planes: [[Val<U32>; 2]; N]) -> [Val<S32>; 2] {
+    let sums = planes.map(|words| sum_of_lane(b, words));
+    let [own, other] = own_and_other(b, sums);
+    let other = b.shfl_bfly(other, 1);
+    let of_16 = b.add::<S32>(own, other);
+    let other = b.shfl_bfly(of_16, 2);
+    [of_16, b.add::<S32>(of_16, other)]
+}
+
 /// Writes planes of super-blocks, and what stands beside the lane's own but for its last words: sums, and scales of each 32,
 /// each by the first of the lanes that have it.
 fn write<const N: usize, S: Space>(
     b: &mut Builder,
     planes: [[Val<U32>; 2]; N],
-    scale: Val<F32>,
+    (scale, [of_16, of_32]): (Val<F32>, [Val<S32>; 2]),
     to: Own<S>,
     group: ScaleGroup,
 ) {
@@ -295,10 +308,6 @@ fn write<const N: usize, S: Space>(
         let place = b.and::<U32>(lane, others);
         b.setp_eq(place, 0)
     };
-    let sums = planes.map(|words| sum_of_lane(b, words));
-    let [own, other] = own_and_other(b, sums);
-    let other = b.shfl_bfly(other, 1);
-    let of_16 = b.add::<S32>(own, other);
     match (group, N) {
         (ScaleGroup::Of32, _) => {}
         // Each lane of a pair has a sum of its own.
@@ -308,8 +317,6 @@ fn write<const N: usize, S: Space>(
             b.if_(leads, |b| store(b, to.sum_of_16(), of_16));
         }
     }
-    let other = b.shfl_bfly(of_16, 2);
-    let of_32 = b.add::<S32>(of_16, other);
     let leads = leads(b, if N == 2 { 2 } else { 3 });
     b.if_(leads, |b| {
         store(b, to.sum_of_32, of_32);

@@ -145,9 +145,10 @@ impl Decoder {
         };
         let hands_parts = kernel.has_ring() && key.kv == KvType::F16;
         let of_layer = if hands_parts { exchange::parts(shape, shape.context) } else { 0 };
-        let parts = columns * (exchange::TURNS * of_layer) as usize;
+        let parts = columns * (exchange::TURNS_OF_PARTS * of_layer) as usize;
+        let flags = exchange::BEFORE_FLAGS as usize + stride.next_multiple_of(exchange::FLAGS as usize);
         let cleared = Cleared {
-            counters: DeviceBuffer::zeroed(device, 2 + stride + columns * shape.kv_heads as usize)?,
+            counters: DeviceBuffer::zeroed(device, flags + columns * shape.kv_heads as usize)?,
             exchange: DeviceBuffer::zeroed(device, columns * exchange::words_of_column(shape) as usize)?,
             parts: (DeviceBuffer::zeroed(device, parts.max(1))?, 4 * of_layer),
         };

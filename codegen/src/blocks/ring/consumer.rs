@@ -78,8 +78,8 @@ impl Consumer {
         self.ring.records
     }
 
-    /// Runs `body` in all lanes for the warp's next super-blocks of a matrix, with whether the lane has one of its own, and that
-    /// one's weights; a lane that has none sees another's.
+    /// Runs `body` in all lanes for the warp's next super-blocks of a matrix, of which it must have some, with whether the lane
+    /// has one of its own, and that one's weights; a lane that has none sees another's.
     ///
     /// From sm_90 on weights come to registers at once, behind which the entry is empty: the next one is on its way while this
     /// one is multiplied, and the warp waits for shared memory once an entry. Before, registers are short.
@@ -105,41 +105,38 @@ impl Consumer {
         let step = Step { last: b.sub::<U32>(self.ring.units, units), on: b.add::<U32>(units, 1 << UNIT_BITS) };
         let behind = b.sub::<U32>(deal.left, 1);
         let behind = b.var::<U32>(behind);
-        let any = b.setp_ne(deal.left, 0);
-        b.if_(any, |b| {
-            b.do_while(|b| {
-                b.each_iteration(Work::Weights(ty, SUPER_BLOCK));
-                let last = b.min::<U32>(behind, most);
-                let has = b.setp_ge(last, lane);
-                let own = b.min::<U32>(lane, last);
-                let (place, full) = self.take(b, part, step);
-                let at_once = b.target().sm() >= 90;
-                let planes = match number {
-                    None => planes,
-                    Some(number) => {
-                        let before = b.and::<U32>(number, slack - 1);
-                        let next = b.add::<U32>(number, deal.step);
-                        b.set(number, next);
-                        b.mad::<U32>(before, layout.plane, planes)
-                    }
-                };
-                let weights = weights(b, layout, place, planes, own, at_once);
-                let read = |b: &mut Builder| {
-                    b.bar_warp_sync(); // every lane has read its record
-                    b.if_(leads, |b| b.mbarrier_arrive(part.empty(full)));
-                };
-                if at_once {
-                    read(b);
+        b.do_while(|b| {
+            b.each_iteration(Work::Weights(ty, SUPER_BLOCK));
+            let last = b.min::<U32>(behind, most);
+            let has = b.setp_ge(last, lane);
+            let own = b.min::<U32>(lane, last);
+            let (place, full) = self.take(b, part, step);
+            let at_once = b.target().sm() >= 90;
+            let planes = match number {
+                None => planes,
+                Some(number) => {
+                    let before = b.and::<U32>(number, slack - 1);
+                    let next = b.add::<U32>(number, deal.step);
+                    b.set(number, next);
+                    b.mad::<U32>(before, layout.plane, planes)
                 }
-                let more = b.setp_ge::<U32>(behind, deal.step);
-                let next = b.sub::<U32>(behind, deal.step);
-                b.set(behind, next);
-                body(b, has, &weights);
-                if !at_once {
-                    read(b);
-                }
-                more
-            });
+            };
+            let weights = weights(b, layout, place, planes, own, at_once);
+            let read = |b: &mut Builder| {
+                b.bar_warp_sync(); // every lane has read its record
+                b.if_(leads, |b| b.mbarrier_arrive(part.empty(full)));
+            };
+            if at_once {
+                read(b);
+            }
+            let more = b.setp_ge::<U32>(behind, deal.step);
+            let next = b.sub::<U32>(behind, deal.step);
+            b.set(behind, next);
+            body(b, has, &weights);
+            if !at_once {
+                read(b);
+            }
+            more
         });
     }
 

@@ -4,12 +4,12 @@ use super::trace::Ends;
 use super::{Decoder, Pass, PersistentDecoder};
 use crate::blocks::attend::{Attend, Out};
 use crate::blocks::company::{self, Ready};
-use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots, Words};
+use crate::blocks::exchange::{self, Emptiers, Exchange, First, Handed, Meeting, Slots, Words};
 use crate::blocks::parts::Parts;
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val};
-use kiln_shape::exchange::{Slot, TURNS, words, words_of_column};
+use kiln_shape::exchange::{Slot, TURNS, TURNS_OF_PARTS, words, words_of_column};
 use kiln_shape::mailbox::command::COLUMNS;
 use kiln_shape::mailbox::item;
 use kiln_shape::{KvType, ModelShape, Units};
@@ -23,7 +23,7 @@ pub(super) struct Vectors {
     /// `[blocks]`: the epoch up to which each has come.
     flags: Global<U32>,
     first: First,
-    /// `[columns, TURNS, units, heads, row]`: parts of attention over a cache in f16, and bytes of a turn.
+    /// `[columns, TURNS_OF_PARTS, units, heads, row]`: parts of attention over a cache in f16, and bytes of a turn.
     parts: (Global<F32>, Val<U32>),
     /// `[COLUMNS]`: units that hand parts over, or 1.
     units: Shared<U32>,
@@ -102,7 +102,8 @@ impl Vectors {
         (column, layer): (Val<U32>, Val<U32>),
     ) -> Slots {
         let of_turns = self.of_column(b, kernel, column).at(slot.first(&kernel.shape));
-        Slots { of_turns, apart: Size::Const(4 * words(&kernel.shape)), first: self.first, layer }
+        let apart = Size::Const(4 * words(&kernel.shape));
+        Slots { of_turns, turns: TURNS, apart, first: self.first, layer }
     }
 
     /// The parts of a column's layer, of attention that is cut like this.
@@ -114,10 +115,11 @@ impl Vectors {
         (column, layer): (Val<U32>, Val<U32>),
     ) -> Parts {
         let (all, each) = self.parts;
-        let before = b.mul::<U32>(column, TURNS);
+        let before = b.mul::<U32>(column, TURNS_OF_PARTS);
         let all = b.address(all);
         let of_column = b.mad_wide(before, each, all);
-        let slots = Slots { of_turns: b.global_ptr(of_column), apart: Size::Reg(each), first: self.first, layer };
+        let (of_turns, apart) = (b.global_ptr(of_column), Size::Reg(each));
+        let slots = Slots { of_turns, turns: TURNS_OF_PARTS, apart, first: self.first, layer };
         let ModelShape { heads, head_dim, .. } = kernel.shape;
         Parts { exchange: self.exchange, slots, heads, row: units.partial(head_dim) }
     }
@@ -131,9 +133,8 @@ impl Vectors {
     ) -> [Global<F32>; 2] {
         let bytes = 4 * words(&kernel.shape);
         let own = self.first.turn(b, layer);
-        let is_first = b.setp_eq(own, 0);
         let before = b.sub::<U32>(own, 1);
-        let before = b.selp::<U32>(TURNS - 1, before, is_first);
+        let before = b.and::<U32>(before, TURNS - 1);
         let slots = self.of_column(b, kernel, column);
         [b.byte_index(slots, own, bytes), b.byte_index(slots, before, bytes)]
     }
@@ -170,8 +171,8 @@ impl Decoder<'_> {
         });
     }
 
-    /// What a block does while a step's vector is on its way: notes where the `next` one lies, asks for what is read later, and
-    /// empties the words of two layers before, since it has waited for the meeting of the layer before.
+    /// What a block does while a step's vector is on its way: notes where the `next` one lies, and asks for what is read later.
+    /// While attention runs, a warp empties words of layers before, and comes to the layer's meeting.
     pub(super) fn beside_vector(&self, b: &mut Builder, pass: &Pass, (at, next): (Step, Val<U32>)) {
         let Some(vectors) = &self.vectors else { return };
         let tid = b.tid();
@@ -192,9 +193,16 @@ impl Decoder<'_> {
             (b.setp_eq(at.phase, Phase::Qkv as u32), b.setp_eq(at.phase, Phase::AttentionOutput as u32));
         b.if_(is_output, |b| {
             self.bring_next_entries(b, at.layer);
-            let is_third = b.setp::<U32>(Compare::Ge, at.layer, 2);
-            let before = b.sub::<U32>(at.layer, 2);
-            b.if_(is_third, |b| self.empty(b, pass, before));
+            // The first warps have most to stage, the last one asks for what attention reads.
+            let warp = b.warp_id();
+            let comes = b.setp_eq(warp, b.warps().saturating_sub(2));
+            b.if_(comes, |b| {
+                let (block, blocks, warp) = (self.block, self.barrier.blocks(), b.mov::<U32>(0));
+                let by = Emptiers { block, blocks, warp, warps: 1 };
+                self.empty(b, pass, at.layer, (TURNS - 1, Some(TURNS_OF_PARTS - 1)), &by);
+                let (flag, epoch) = (b.index(vectors.flags, self.block), vectors.first.epoch(b, at.layer));
+                exchange::come(b, flag, epoch);
+            });
         });
         b.if_(is_qkv, |b| {
             let warp = b.warp_id();
@@ -203,12 +211,13 @@ impl Decoder<'_> {
         });
     }
 
-    /// Empties the words of a token's last two layers, behind the grid's barrier that ends it.
+    /// Empties the words of a token's last layers, behind the grid's barrier that ends it.
     pub(super) fn empty_last(&self, b: &mut Builder, pass: &Pass) {
-        for behind in [1, 2] {
-            let there = b.setp::<U32>(Compare::Ge, self.layers, behind);
-            let layer = b.sub::<U32>(self.layers, behind);
-            b.if_(there, |b| self.empty(b, pass, layer));
+        let by = Emptiers { block: self.block, blocks: self.barrier.blocks(), warp: b.warp_id(), warps: b.warps() };
+        // The next token's first layer has the turn behind these, and begins without a meeting.
+        for behind in 1..TURNS {
+            let parts = Some(behind).filter(|behind| *behind < TURNS_OF_PARTS);
+            self.empty(b, pass, self.layers, (behind, parts), &by);
         }
     }
 
@@ -218,19 +227,32 @@ impl Decoder<'_> {
         self.vectors.as_ref().map(|vectors| vectors.second_planes)
     }
 
-    /// Empties the words of a layer of the columns of a pass. All blocks must have read them.
-    pub(super) fn empty(&self, b: &mut Builder, pass: &Pass, layer: Val<U32>) {
+    /// Empties what a pass has filled so many layers behind this one, where there are such layers: words of vectors, and parts if
+    /// they are asked for. All blocks must have read them.
+    fn empty(
+        &self,
+        b: &mut Builder,
+        pass: &Pass,
+        layer: Val<U32>,
+        (words_behind, parts_behind): (u32, Option<u32>),
+        by: &Emptiers,
+    ) {
         let Some(vectors) = &self.vectors else { return };
+        let mut before = |behind: u32| (b.setp::<U32>(Compare::Ge, layer, behind), b.sub::<U32>(layer, behind));
+        let ((has_words, of_words), of_parts) = (before(words_behind), parts_behind.map(before));
         self.columns.each(b, pass, |b, column| {
-            let [own, _] = vectors.of_layer(b, self.kernel, (column, layer));
-            let grid = (self.block, self.barrier.blocks());
-            exchange::empty(b, own, Size::Const(words(&self.kernel.shape)), grid);
+            b.if_(has_words, |b| {
+                let [own, _] = vectors.of_layer(b, self.kernel, (column, of_words));
+                exchange::empty(b, own, Size::Const(words(&self.kernel.shape)), by);
+            });
+            let Some((has_parts, of_parts)) = of_parts else { return };
             let units = self.columns.place(b, vectors.units, column);
             let units = b.ld(units, LoadKind::Ordinary);
             let several = b.setp_ne(units, 1);
+            let several = b.and_pred(several, has_parts);
             b.if_(several, |b| {
-                let parts = self.parts_of(b, self.units(KvType::F16), (column, layer));
-                parts.iter().for_each(|parts| parts.empty(b, units, grid));
+                let parts = self.parts_of(b, self.units(KvType::F16), (column, of_parts));
+                parts.iter().for_each(|parts| parts.empty(b, units, by));
             });
         });
     }
@@ -251,7 +273,7 @@ impl Decoder<'_> {
         let Step { phase, layer, is_last } = step;
         let Some(vectors) = &self.vectors else { return OfStep { exchanged: None, ends: Ends::Grid } };
         let mut is = |which: Phase| b.setp_eq(phase, which as u32);
-        let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
+        let (is_qkv, is_head) = (is(Phase::Qkv), is(Phase::Head));
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
         let is_first = b.setp_eq(layer, 0);
         let before_down = b.or_pred(is_qkv, is_output);
@@ -268,9 +290,9 @@ impl Decoder<'_> {
         let follows_layer = b.and_pred(is_qkv, is_handed);
         let waits = b.or_pred(follows_layer, ends_layers);
         let (flags, blocks) = (vectors.flags, self.barrier.blocks());
-        let meeting = Meeting { comes: is_gate_up, waits, awaited, flags, block: self.block, blocks };
+        let meeting = Meeting { waits, awaited, flags, blocks };
         let exchanged = Exchanged {
-            x: Handed { exchange: vectors.exchange, is: is_handed, epoch, meeting },
+            x: Handed { exchange: vectors.exchange, is: is_handed, meeting },
             y: b.not_pred(is_head),
             residual: b.not_pred(of_embedding),
         };

@@ -29,6 +29,7 @@ use crate::ptx::{Builder, F32, Global, Pred, Role, Shared, U8, U32, U64, Val, Va
 use column::Columns;
 use entries::Entries;
 use exchange::Vectors;
+use kiln_shape::exchange::{BEFORE_FLAGS, FLAGS};
 use kiln_shape::mailbox::command::{self, COLUMNS};
 use kiln_shape::mailbox::{report, state};
 use kiln_shape::{ModelShape, Numerics, WeightType, presets};
@@ -244,7 +245,7 @@ impl<'a> Decoder<'a> {
         let best_values = b.param::<Global<F32>>("best_values"); // [columns, grid]
         let best_indices = b.param::<Global<U32>>("best_indices"); // [columns, grid]
         let choice = b.param::<Global<U32>>("choice"); // [columns, choice::memory::words], zeros before the first launch
-        let counters = b.param::<Global<U32>>("counters"); // zeros: barrier, abort, flags [grid], arrivals [columns, kv_heads]
+        let counters = b.param::<Global<U32>>("counters"); // zeros: barrier, abort, two words, flags [grid, to a multiple of 4], arrivals [columns, kv_heads]
         let state = b.param::<Global<U32>>("state"); // [state::WORDS], kept between launches
         let mailbox = b.param::<Global<U32>>("mailbox"); // [mailbox::WORDS], mapped
         let report = b.param::<Global<U32>>("report"); // [report::WORDS], mapped
@@ -267,6 +268,10 @@ impl<'a> Decoder<'a> {
         let leader = leader::of_grid(b, tid, &[block]);
         let limit = Limit { abort: counters.at(1), stalled: report.at(report::STALLED), nanoseconds: wait_limit };
         let barrier = GridBarrier::new(b, counters, limit);
+        let flags = counters.at(BEFORE_FLAGS);
+        let groups = b.size_div_ceil(barrier.blocks(), FLAGS);
+        let of_flags = b.size_mul(groups, FLAGS);
+        let arrivals = b.index(flags, of_flags);
         let begin = b.globaltimer();
         let scratch = argmax::Scratch::new(b);
         let columns = Columns::new(b, columns);
@@ -283,8 +288,8 @@ impl<'a> Decoder<'a> {
             ffn,
             best_values,
             best_indices,
-            arrivals: b.index(counters.at(2), barrier.blocks()),
-            flags: counters.at(2),
+            arrivals,
+            flags,
             state,
             mailbox,
             report,
