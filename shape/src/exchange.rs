@@ -47,7 +47,7 @@ impl Slot {
     }
 }
 
-/// Words of a layer, which every third shares.
+/// Words of a layer, which every fourth shares.
 pub const fn words(shape: &ModelShape) -> u32 {
     Slot::Down.first(shape) + shape.hidden
 }
@@ -79,7 +79,7 @@ mod tests {
                 assert_eq!(slot.first(shape), end, "{}: {slot:?}", preset.feature);
                 end += length;
             }
-            assert_eq!((words(shape), words_of_column(shape)), (end, 3 * end));
+            assert_eq!((words(shape), words_of_column(shape)), (end, 4 * end));
             assert!(end.is_multiple_of(4), "{}: {end} words are emptied four at a time", preset.feature);
         }
     }

@@ -217,13 +217,13 @@ fn parts_stored_plainly_are_found() {
     });
 }
 
-/// Models of more layers than words have turns: a layer's are emptied while a later one waits for its vector. With vectors of its
+/// Models of fewer and of more layers than words have turns: a layer's are emptied while a later one waits for its vector. With vectors of its
 /// own, over a cache in f32, and with parts of several units.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn layers_that_share_words_have_the_streams_bits() {
     let ids = |of: Of| Of { prompt: of.prompt.iter().map(|id| id % 650).collect(), tokens: 4, ..of };
-    for layers in [4, 5, 6] {
+    for layers in [3, 4, 5, 6] {
         for of in [Of::few(), Of::several_units()].map(ids) {
             assert_eq!(seen_in(|| of_layers(layers), &of, str::to_owned), None, "{layers} layers");
         }

@@ -44,7 +44,7 @@ pub(crate) struct Sequence {
     pub(crate) partials: Global<F32>,
     /// Chunks that the cache may have.
     pub(crate) max_chunks: Val<U32>,
-    /// `[kv_heads]`, zeros before and after; a grid barrier stands between that and the next attention.
+    /// `[kv_heads]`, zeros before and after; a grid barrier or a meeting stands between that and the next attention.
     pub(crate) arrivals: Global<U32>,
     /// Where runs' partial results go instead, for [`Attend::join`] to put them together.
     pub(crate) parts: Option<Parts>,

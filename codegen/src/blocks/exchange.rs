@@ -10,9 +10,9 @@
 //! from it but itself: what lies elsewhere is not ordered by such a load.
 //!
 //! *Flags.* A flag is the epoch up to which its block has come, an epoch being a layer of a token, counted from the launch's
-//! begin on. A block comes to a layer's meeting while it waits for what attention hands over: the barrier that ends its step
+//! begin on. A block comes to a layer's meeting while it waits for what attention hands over: the barrier that ends the step
 //! before orders what its threads did before one thread's fence, which releases that by the flag's store. Most blocks have
-//! nothing else to do then, and a fence waits for memory. It waits for the others where it has staged the first vector of the
+//! nothing else to do then, and a fence waits for memory. A block waits for the others where it has staged the first vector of the
 //! next layer, three phases later, when their flags are long there and some of its warps have nothing to stage. Where a token's
 //! last layer is met, it has staged the vector of that layer's down. It waits by acquiring loads, which the block's barrier joins.
 //! So what a block did before a layer's attention output happens before what another one does behind the next layer's first
@@ -23,10 +23,13 @@
 //! *Reuse.* Four layers that follow each other, of one token or of two, have words of their own. Down's of layer l are read
 //! last, as layer l + 1 adds its attention's output to them, and so before the meeting of layer l + 2. A block has waited for that
 //! meeting as layer l + 3 begins, and the warp that comes to the meeting of layer l + 3 empties a share of them before it does.
-//! They are polled and stored again in layer l + 4, behind that meeting, which whoever emptied them came to afterwards: so no poll
-//! finds the value of four layers before, and no store comes before its word is empty. Parts of attention are put together before
-//! the meeting of their own layer: two turns suffice, and those of layer l are emptied in layer l + 1. A token's last three layers
-//! are emptied behind the grid's barrier that ends the token: behind the last one no layer meets.
+//! They are polled and stored again in layer l + 4, behind the meeting of layer l + 3, to which whoever emptied them came
+//! afterwards: so no poll finds the value of four layers before, and no store comes before its word is empty. Parts of attention
+//! are put together before the meeting of their own layer: two turns suffice, and those of layer l are emptied in layer l + 1.
+//!
+//! A token's last three layers, and the parts of its last one, have no later layer to empty them: all blocks do so behind the grid's
+//! barrier that ends the token. The next token's first layer, which begins without a meeting, has the fourth turn, emptied before
+//! that barrier. Its later layers begin behind a meeting to which whoever emptied their words came afterwards.
 //!
 //! *Columns.* A pass empties what its columns have filled, so that those that are idle in it have empty words.
 //!
@@ -298,7 +301,7 @@ pub(crate) fn empty(b: &mut Builder, from: Global<F32>, words: Size, emptiers: &
 /// attention and products, so both are computed where they are needed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct First {
-    /// Its epoch, and which of the [`TURNS`] it has.
+    /// Its epoch, and the number whose lowest bits are its turn of the [`TURNS`].
     words: Shared<U32>,
 }
 

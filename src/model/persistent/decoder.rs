@@ -79,7 +79,8 @@ struct Launching {
 
 /// Device memory that is zero at a launch.
 struct Cleared {
-    /// The barrier's counter, the abort word, a flag of each block, then of each column a counter of each KV head.
+    /// The barrier's counter, the abort word, two words that nobody uses, a flag of each block with room for a multiple of
+    /// [`exchange::FLAGS`], then of each column a counter of each KV head.
     counters: DeviceBuffer<u32>,
     /// The words of [`crate::shape::exchange`], of each column, and those of parts of attention, with a layer's bytes.
     exchange: DeviceBuffer<f32>,

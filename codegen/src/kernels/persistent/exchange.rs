@@ -193,7 +193,7 @@ impl Decoder<'_> {
             (b.setp_eq(at.phase, Phase::Qkv as u32), b.setp_eq(at.phase, Phase::AttentionOutput as u32));
         b.if_(is_output, |b| {
             self.bring_next_entries(b, at.layer);
-            // The first warps have most to stage, the last one asks for what attention reads.
+            // The first warps have most to stage, the last one notes where results go.
             let warp = b.warp_id();
             let comes = b.setp_eq(warp, b.warps().saturating_sub(2));
             b.if_(comes, |b| {

@@ -42,7 +42,7 @@ use trace::Trace;
 ///
 /// A pass takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
 /// for the head; a column's draw takes one more, or two where it is from some of the tokens. Each is a barrier, but beside a ring
-/// those of layers are none: there the elements of vectors are polled for, and a flag of each block, two phases old; the
+/// those of layers are none: there the elements of vectors are polled for, and a flag of each block, three phases old; the
 /// pass's last is one. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that
 /// needs them. A KV head's chunks are put together by the last block to finish some of them, before it arrives at the barrier; beside
 /// a ring those of a cache in f16 by all that have some, a share of the results each.
