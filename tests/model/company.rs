@@ -2,6 +2,7 @@
 //! once for all of them.
 
 use crate::common;
+use crate::exchange::of_layers;
 use crate::random::Random;
 use crate::ring::{long_rows, open, tiny, whole, with_outliers};
 use crate::storm::Call;
@@ -140,14 +141,16 @@ fn items_over_an_f32_cache_have_them_behind_several_units() {
     }
 }
 
-/// Rows of which a column has four lanes or 16, warps that share rows, and activations with second planes.
+/// Rows of which a column has four lanes or 16, warps that share rows, activations with second planes, and more layers than words
+/// have turns: each column's are emptied while items begin and end.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn items_of_a_pass_have_them_whatever_rows_there_are() {
     let mut random = Random::fresh();
     let outliers: fn() -> ModelFile = || with_outliers(5);
-    for (seed, (file, sm, blocks)) in (0..).zip([(outliers, (8, 0), 2), (outliers, (9, 0), 2), (long_rows, (9, 0), 16)])
-    {
+    let layers: fn() -> ModelFile = || of_layers(6);
+    let cases = [(outliers, (8, 0), 2), (outliers, (9, 0), 2), (long_rows, (9, 0), 16), (layers, (9, 0), 3)];
+    for (seed, (file, sm, blocks)) in (0..).zip(cases) {
         let stream = whole(file());
         let config = DeviceConfig { sm, ..config(seed, Schedule::Random, blocks) };
         let mut works: Vec<Work> = (0..3).map(|_| Work::random(&mut random, 3)).collect();
