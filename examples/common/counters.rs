@@ -53,6 +53,11 @@ impl Matrices {
         Ok(Matrices { layers: (0..shape.layers).map(layer).collect::<Result<_, _>>()?, head: phase(&[head], 0)? })
     }
 
+    /// The head.
+    pub(crate) const fn head(&self) -> Needed {
+        self.head
+    }
+
     /// All of them together.
     pub(crate) fn all(&self) -> Needed {
         let each = self.layers.iter().flatten().chain([&self.head]);

@@ -2,12 +2,13 @@
 //! emulator checks, by the tokens, or by the limit of the blocks' waits. `tests/model/ring.rs` has the stream path's bits
 //! under every schedule.
 
+use crate::counters::Matrices;
 use crate::synth_model::{Mix, SynthModel};
 use crate::{bake, common};
 use kiln::baked::{BakedModel, BakedModule, DecoderPath};
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
 use kiln::{Error, Model};
-use kiln_emulator::{DeviceConfig, FaultKind, Schedule};
+use kiln_emulator::{Checks, DeviceConfig, FaultKind, Schedule};
 use kiln_shape::exchange::EMPTY;
 use kiln_shape::units::FAST_CHUNK;
 use kiln_shape::{ModelShape, presets};
@@ -394,6 +395,38 @@ fn never_comes(store: &str) {
 #[test]
 fn weights_that_never_come_end_the_launch() {
     stalls(|ptx| rewrite(ptx, |line, _| never(line, "mbarrier.try_wait", 1)));
+}
+
+/// While one block waits for its first weights in vain, and the others for it, rings take the rest of the token's weights, and
+/// then the next token's: its layer's but those of `down`, behind which the word about the head comes. A producer that had its
+/// ring emptied as a token ends would have none of them.
+#[test]
+fn rings_go_on_over_the_end_of_a_token() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
+    let file = of_layers(1);
+    let matrices = Matrices::of(&file).expect("its matrices");
+    let (all, head) = (matrices.all().bytes, matrices.head().bytes);
+    // So many that a ring has room for its block's part of two tokens.
+    let config = DeviceConfig { multiprocessors: 48, counters: true, checks: Checks::NONE, ..DeviceConfig::default() };
+    let model = open_on(config, file, |ptx| rewrite(ptx, |line, _| never(line, "mbarrier.try_wait", 1)));
+    let limits = model.device().limits();
+    model.device().set_limits(limits.with_device_wait(Duration::from_micros(500)));
+    let ordinal = model.device().ordinal();
+    kiln_emulator::clear_reports(ordinal);
+    let mut session = Of::few().session(&model, PathChoice::Persistent);
+    session.append(&PROMPT[..1]).expect("it fits");
+    let first = session.generate(GenerateOptions::new(2)).next();
+    assert!(matches!(first, Some(Err(Error::DecoderStalled { .. }))), "{first:?}");
+    drop(session);
+    let reports = kiln_emulator::reports(ordinal);
+    let lines = reports.iter().flat_map(|report| report.counters.lines.values());
+    let of_ring = |name: &str| name.contains("blocks/ring/copy.rs");
+    let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| of_ring(name)));
+    let copied = lines.map(|line| line.bytes_used).sum::<u64>();
+    println!("{copied} bytes of weights were copied; a token has {all}, and its head {head} of them");
+    assert!(copied > all + (all - head) / 2, "{copied} bytes of weights were copied");
 }
 
 /// From some wait of each of a block's warps on its weights never come, and neither the other blocks nor the host see that
