@@ -74,7 +74,7 @@ SPILLING = {
     ("persistent_decoder", "sm_89"): 50,
     ("persistent_decoder", "sm_90"): 8,
     ("persistent_decoder", "sm_120"): 70,
-    ("persistent_decoder_trace", "sm_90"): 60,
+    ("persistent_decoder_trace", "sm_90"): 68,
     ("attention_batch_f16", "sm_75"): 170,
     ("attention_batch_f16", "sm_80"): 120,
     ("attention_batch_f16", "sm_86"): 120,

@@ -34,8 +34,17 @@ fn of_one_layer() -> ModelFile {
 
 /// A random model of some layers.
 pub(crate) fn of_layers(layers: u32) -> ModelFile {
-    let shape = ModelShape { layers, vocab: 650, ..presets::by_name("tiny").expect("a preset").shape };
-    let name = format!("kiln-{layers}-layers-{}-{:?}.gguf", process::id(), thread::current().id());
+    of_shape(ModelShape { layers, ..tiny() })
+}
+
+fn tiny() -> ModelShape {
+    ModelShape { vocab: 650, ..presets::by_name("tiny").expect("a preset").shape }
+}
+
+/// A random model of a shape.
+fn of_shape(shape: ModelShape) -> ModelFile {
+    let (layers, group) = (shape.layers, shape.group());
+    let name = format!("kiln-{layers}-layers-{group}-{}-{:?}.gguf", process::id(), thread::current().id());
     let path = std::env::temp_dir().join(name);
     let out = File::create(&path).expect("a temporary file");
     SynthModel { shape, mix: Mix::Q4KM, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
@@ -184,6 +193,18 @@ fn units_that_are_put_together_have_the_streams_bits() {
         let [expected, found] = [PathChoice::Stream, PathChoice::Persistent]
             .map(|path| of.made_and_logits(&model, path).expect("it generates"));
         assert_eq!(found, expected, "seed {seed}");
+    }
+}
+
+/// Eight heads of a KV head, its key and its value are two rounds of seven warps.
+#[test]
+fn heads_of_two_rounds_have_the_streams_bits() {
+    for of in [Of::few(), Of::several_units()] {
+        let file = of_shape(ModelShape { heads: 8, kv_heads: 1, layers: 2, vocab: 2048, ..tiny() });
+        let model = open(1, file, str::to_owned);
+        let [expected, found] = [PathChoice::Stream, PathChoice::Persistent]
+            .map(|path| of.made_and_logits(&model, path).expect("it generates"));
+        assert_eq!(found, expected, "{:?}", of.kv);
     }
 }
 

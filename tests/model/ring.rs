@@ -475,8 +475,8 @@ fn a_ring_of_an_h200_holds_160_kb_or_more_and_one_of_99_kb_64() {
     for (preset, limit, least, expected) in [
         ("qwen3-8b", 227 << 10, 190_000, 8),
         ("qwen3-8b", 99 << 10, 64_000, 2),
-        ("qwen3b", 227 << 10, 160_000, 8),
-        ("qwen3b", 99 << 10, 48_000, 2),
+        ("qwen3b", 227 << 10, 190_000, 8),
+        ("qwen3b", 99 << 10, 64_000, 2),
         ("qwen3-0-6b", 99 << 10, 64_000, 7),
     ] {
         let (bytes, columns) = in_ring(preset, 90, limit);

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// Bytes moved for a byte needed, at most.
 const MOST: f64 = 1.03;
 /// Bytes of the ring of a block with 227 KB of shared memory, at most: its producer fills it for a next token too.
-const AHEAD: u64 = 161 << 10;
+const AHEAD: u64 = 189 << 10;
 /// Lines in which lanes meet in banks: activations where a row of a number of super-blocks that is no multiple of 8 ends
 /// between lanes, attention's sums of a chunk, a producer's look at its entries, values of several rows that are put down at once.
 const MEETING: [&str; 4] = ["formats/plane.rs", CHUNKS, "blocks/ring/", "blocks/fast.rs"];

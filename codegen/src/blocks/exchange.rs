@@ -194,6 +194,14 @@ impl Words {
         }
     }
 
+    /// Takes others, which may be on their way.
+    pub(crate) fn take(&self, b: &mut Builder, others: &Words) {
+        for (own, other) in self.each().zip(others.each()) {
+            let word = b.get(*other);
+            b.set(*own, word);
+        }
+    }
+
     /// Takes values that came another way.
     pub(crate) fn set(&self, b: &mut Builder, values: &[Val<F32>]) {
         for (to, value) in self.each().zip(values) {

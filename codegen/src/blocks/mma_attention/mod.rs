@@ -38,10 +38,11 @@ pub(crate) const THREADS: u32 = 128;
 /// Heads of a block of rows.
 const ROWS: u32 = 8;
 /// Chunks that a block works on at once, at most, and what their sums may take of shared memory. In a block of more warps
-/// than a stream kernel's, the persistent decoder's, no more than products take besides: a ring has the rest.
+/// than a stream kernel's, the persistent decoder's, no more than products take besides: a ring has the rest. Of Qwen2.5-3B, with
+/// eight heads a KV head, these are four chunks: with a fifth its ring would hold five entries of a warp instead of six.
 const SLOTS: u32 = 8;
 const SLOT_BYTES: u32 = 48 << 10;
-const SLOT_BYTES_BESIDE_RING: u32 = 28 << 10;
+const SLOT_BYTES_BESIDE_RING: u32 = 25 << 10;
 
 /// What the heads must be: `Err` says what was found.
 pub(crate) fn check(head_dim: u32) -> Result<(), String> {

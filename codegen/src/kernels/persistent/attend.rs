@@ -3,6 +3,7 @@
 use super::{Decoder, Pass};
 use crate::blocks::attend::{At, Attend, Sequence};
 use crate::blocks::attention::Heads;
+use crate::blocks::exchange::Words;
 use crate::blocks::kv::{self, Cache, Half};
 use crate::blocks::qk::{Angles, Turn};
 use crate::blocks::tensor::vector_from_table;
@@ -101,8 +102,8 @@ impl Decoder<'_> {
     }
 
     /// The group's queries, normalised, turned and scaled, into the workspace, and where the block owns the position its key and
-    /// value into the cache: a warp a head, from the last warp on: the first ones have keys on their way. The next head's elements
-    /// are on their way while one is turned.
+    /// value into the cache: a warp a head, from the last warp on: the first ones have keys on their way. A warp's first two heads are
+    /// asked for at once: the ways of their elements to the L2 cache and back run beside each other.
     fn heads(&self, b: &mut Builder, attend: &Attend, heads: Heads, of: &Newest) {
         let ModelShape { heads: all, kv_heads, rope: RopePairing::Halves, .. } = self.kernel.shape;
         let Heads { group, head_dim, ty } = heads;
@@ -125,13 +126,24 @@ impl Decoder<'_> {
             let head = b.selp::<U32>(query, of_kv, is_query);
             b.mul::<U32>(head, head_dim)
         };
-        let words = self.words_of_head(b);
-        let works = b.setp_lt(first, count);
-        b.if_(works, |b| {
-            let at = place(b, first);
-            self.ask_head(b, words.as_ref(), of.at, at);
-        });
+        let through_exchange = self.vectors.is_some();
+        // Two of a warp's heads are on their way, where it may have several.
+        let several = through_exchange && group + 2 > warps;
+        let words = through_exchange.then(|| self.words_of_head(b));
+        let later = several.then(|| self.words_of_head(b));
+        let ask = |b: &mut Builder, words: &Words, number: Val<U32>| {
+            let works = b.setp_lt(number, count);
+            b.if_(works, |b| {
+                let at = place(b, number);
+                self.ask_head(b, words, of.at, at);
+            });
+        };
+        for (number, words) in (0..).zip(words.iter().chain(&later)) {
+            let number = b.add::<U32>(first, number * warps);
+            ask(b, words, number);
+        }
         b.for_range(first, count, warps, |b, number| {
+            b.keep_rolled();
             let (is_query, is_key) = (b.setp_lt(number, group), b.setp_eq(number, group));
             let gamma = gammas.map(|gamma| gamma.map(|(gamma, _)| gamma));
             let gamma = match gamma {
@@ -142,12 +154,13 @@ impl Decoder<'_> {
             let turn = Turn::load(b, head_dim, gamma, of.angles);
             let at = place(b, number);
             let values = self.head_of_qkv(b, words.as_ref(), of.at, at);
-            let next = b.add::<U32>(number, warps);
-            let more = b.setp_lt(next, count);
-            b.if_(more, |b| {
-                let at = place(b, next);
-                self.ask_head(b, words.as_ref(), of.at, at);
-            });
+            if let (Some(words), Some(later)) = (&words, &later) {
+                words.take(b, later);
+                if group + 2 > 2 * warps {
+                    let number = b.add::<U32>(number, 2 * warps);
+                    ask(b, later, number);
+                }
+            }
             let turned = turn.apply(b, &values);
             b.if_else(
                 is_query,

@@ -380,9 +380,9 @@ impl Decoder<'_> {
         }
     }
 
-    /// Registers for a lane's elements of a head on their way, where they come through the exchange.
-    pub(super) fn words_of_head(&self, b: &mut Builder) -> Option<Words> {
-        self.vectors.as_ref().map(|_| Words::new(b, self.kernel.shape.head_dim as usize / 32, 1))
+    /// Registers for a lane's elements of a head on their way.
+    pub(super) fn words_of_head(&self, b: &mut Builder) -> Words {
+        Words::new(b, self.kernel.shape.head_dim as usize / 32, 1)
     }
 
     /// Where a lane's elements `l, l + 32, ...` of a head of Q, K or V of a column are, whose first element has that number among
@@ -403,14 +403,13 @@ impl Decoder<'_> {
         (0..self.kernel.shape.head_dim / 32).map(|i| from.at(32 * i)).collect()
     }
 
-    /// Asks for a head, where it comes through the exchange.
-    pub(super) fn ask_head(&self, b: &mut Builder, words: Option<&Words>, at: (Val<U32>, Val<U32>), first: Val<U32>) {
-        let Some(words) = words else { return };
+    /// Asks for a head that comes through the exchange.
+    pub(super) fn ask_head(&self, b: &mut Builder, words: &Words, at: (Val<U32>, Val<U32>), first: Val<U32>) {
         let at = self.places_of_head(b, at, first);
         words.ask(b, &at);
     }
 
-    /// A lane's elements of a head, which was asked for. By a whole warp.
+    /// A lane's elements of a head, which was asked for in `words` if it comes through the exchange. By a whole warp.
     pub(super) fn head_of_qkv(
         &self,
         b: &mut Builder,
