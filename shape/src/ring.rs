@@ -12,9 +12,9 @@ pub const UNIT_BYTES: u32 = 1152;
 pub const ENTRIES: u32 = 8;
 /// Records that an entry may hold, most first: as many as lanes, or so many of them as leave a short part several entries.
 const RECORDS: [u32; 3] = [32, 16, 8];
-/// Bytes of a ring beside several columns at least, and twice as many where so much shared memory is left as multiprocessors
-/// of data centres have.
-const BESIDE_COLUMNS: u32 = 28 << 10;
+/// Bytes of a ring beside several columns at least, four units of each of seven warps, and twice as many where so much shared
+/// memory is left as multiprocessors of data centres have.
+const BESIDE_COLUMNS: u32 = 4 * 7 * UNIT_BYTES;
 const WIDE_BYTES: u32 = 100 << 10;
 /// The most units of a warp's part: what eight of the largest entries take.
 const UNITS_MAX: u32 = 64;
@@ -118,11 +118,11 @@ mod tests {
             |bytes, of_column| Depth::for_columns(bytes, (of_column, 8), 7, [WeightType::Q4_K, WeightType::Q6_K]);
         let wide = rings(180 << 10, 40 << 10);
         assert_eq!(wide.len(), 3);
-        assert!(wide.iter().all(|ring| ring.bytes(7) >= 56 << 10), "{wide:?}");
+        assert!(wide.iter().all(|ring| ring.bytes(7) >= 64_000), "{wide:?}");
         assert!(wide.windows(2).all(|pair| pair[0].units > pair[1].units), "{wide:?}");
         let narrow = rings(60 << 10, 10 << 10);
         assert_eq!(narrow.len(), 3);
-        assert!(narrow.iter().all(|ring| ring.bytes(7) >= 28 << 10), "{narrow:?}");
+        assert!(narrow.iter().all(|ring| ring.bytes(7) >= 32_000), "{narrow:?}");
         assert_eq!(rings(180 << 10, 2 << 10).len(), 8);
         assert_eq!((rings(40 << 10, 40 << 10).len(), rings(1 << 10, 0).len()), (1, 0));
     }

@@ -432,9 +432,12 @@ fn in_ring(preset: &str, target: u32, limit: u32) -> (u32, usize) {
     let depth = Depth::fitting(left, warps, types).expect("it has room");
     let units = kiln_shape::ring::units(types[0].layout(), depth.records);
     let bytes = depth.units / units * units * UNIT_BYTES * warps;
-    let columns = Depth::for_columns(left, (kernel.column_shared, COLUMNS), warps, types).len();
+    let rings = Depth::for_columns(left, (kernel.column_shared, COLUMNS), warps, types);
+    let (columns, beside) = (rings.len(), rings.last().expect("one column").bytes(warps));
+    let least = if left > 100 << 10 { 64_000 } else { 32_000 };
+    assert!(beside >= least, "{} on sm_{target}: {beside} bytes of ring beside {columns} columns", preset.feature);
     println!(
-        "{} on sm_{target}: {bytes} bytes of Q4_K of {left}; up to {columns} columns, {} bytes each",
+        "{} on sm_{target}: {bytes} bytes of Q4_K of {left}; {beside} of ring beside {columns} columns, {} bytes each",
         preset.feature, kernel.column_shared
     );
     (bytes, columns)
