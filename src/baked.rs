@@ -4,6 +4,7 @@
 use std::ffi::CStr;
 
 use crate::driver::{Device, LaunchConfig, Module};
+pub use crate::shape::ring::{ColumnMemory, Regions};
 pub use crate::shape::{DecoderPath, Grid, NumberType, Numerics, Param, ParamType};
 use crate::shape::{ModelShape, WeightTypes};
 use crate::{Error, Result};
@@ -21,8 +22,8 @@ pub struct BakedKernel {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// Bytes of dynamic shared memory more for each column beyond the first, where a launch may have several.
-    pub column_shared: u32,
+    /// Dynamic shared memory more for columns, where a launch may have several.
+    pub column_shared: ColumnMemory,
     /// Whether it may begin before the kernel before it in its stream ends: a launch
     /// [`with_programmatic`](LaunchConfig::with_programmatic) is right.
     pub begins_early: bool,

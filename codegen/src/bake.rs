@@ -15,6 +15,7 @@ use crate::kernels::{
 use crate::ptx::{Builder, Dim, Module, Param, Text, is_identifier};
 use crate::{KvType, ModelFile, Target, launches};
 pub use kiln_shape::DecoderPath;
+use kiln_shape::ring::ColumnMemory;
 use kiln_shape::{ModelShape, Numerics, WeightType};
 use source::{Source, identifier};
 use std::collections::HashMap;
@@ -33,8 +34,8 @@ pub struct Descriptor {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// Bytes more for each column beyond the first, where a launch may have several.
-    pub column_shared: u32,
+    /// Dynamic shared memory more for columns, where a launch may have several.
+    pub column_shared: ColumnMemory,
     /// Whether a launch may begin before the launch before it ends.
     pub begins_early: bool,
     /// Its parameters, in order.

@@ -9,7 +9,7 @@ use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no
 use crate::driver::{Device, TensorMap};
 use crate::kernel::{Kernel, LoadedModule};
 use crate::shape::mailbox::command::COLUMNS;
-use crate::shape::ring::Depth;
+use crate::shape::ring::{ColumnMemory, Depth, Regions};
 use crate::shape::sliced::Cut;
 use crate::shape::{Units, WeightType, presets};
 use crate::{Error, Result};
@@ -222,10 +222,11 @@ pub(crate) enum Persistent {
     Plain(Kernel<PersistentDecoder<'static>>),
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
-    /// One that only decodes, with weights that come through a ring: one of that depth for each number of columns.
-    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Vec<Depth>),
+    /// One that only decodes, with weights that come through a ring: one of that depth for each number of columns, which take so
+    /// much memory.
+    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Vec<Depth>, ColumnMemory),
     /// One that also traces, with such weights.
-    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Vec<Depth>),
+    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Vec<Depth>, ColumnMemory),
 }
 
 impl Persistent {
@@ -260,14 +261,12 @@ impl Persistent {
                     // The least ring: its launch says how much is missing.
                     rings.push(Depth::LEAST);
                 }
-                let taken = rings
-                    .iter()
-                    .zip(0..)
-                    .map(|(ring, columns)| ring.bytes(consumers(kernel)) + columns * kernel.column_shared);
+                let (warps, columns) = (consumers(kernel), kernel.column_shared);
+                let taken = rings.iter().zip(1..).filter_map(|(ring, count)| ring.bytes_beside(warps, columns, count));
                 let more = taken.max().unwrap_or(0);
                 match traces {
-                    false => Persistent::Ring(loaded.find_with(&name, &setting, more)?, rings),
-                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, rings),
+                    false => Persistent::Ring(loaded.find_with(&name, &setting, more)?, rings, columns),
+                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, rings, columns),
                 }
             }
         })
@@ -309,8 +308,18 @@ impl Persistent {
     pub(crate) fn columns(&self) -> u32 {
         match self {
             Persistent::Plain(_) | Persistent::Tracing(_) => 1,
-            Persistent::Ring(_, rings) | Persistent::TracingRing(_, rings) => rings.len() as u32,
+            Persistent::Ring(_, rings, _) | Persistent::TracingRing(_, rings, _) => rings.len() as u32,
         }
+    }
+
+    /// The ring of a launch with so many columns, and the columns' regions. Of no meaning without a ring.
+    pub(crate) fn ring(&self, columns: u32) -> (Depth, Regions) {
+        let (rings, memory) = match self {
+            Persistent::Plain(_) | Persistent::Tracing(_) => (&[][..], ColumnMemory::NONE),
+            Persistent::Ring(_, rings, memory) | Persistent::TracingRing(_, rings, memory) => (&rings[..], *memory),
+        };
+        let depth = rings.get(columns as usize - 1).copied().unwrap_or(Depth::LEAST);
+        (depth, memory.regions(depth.slice))
     }
 
     /// Blocks that fit the device together.
@@ -318,8 +327,8 @@ impl Persistent {
         match self {
             Persistent::Plain(kernel) => kernel.resident(),
             Persistent::Tracing(kernel) => kernel.resident(),
-            Persistent::Ring(kernel, _) => kernel.resident(),
-            Persistent::TracingRing(kernel, _) => kernel.resident(),
+            Persistent::Ring(kernel, ..) => kernel.resident(),
+            Persistent::TracingRing(kernel, ..) => kernel.resident(),
         }
     }
 }

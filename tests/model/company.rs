@@ -4,8 +4,9 @@
 use crate::common;
 use crate::exchange::of_layers;
 use crate::random::Random;
-use crate::ring::{long_rows, open, tiny, whole, with_outliers};
+use crate::ring::{long_rows, long_rows_of, open, rings, tiny, whole, with_outliers};
 use crate::storm::Call;
+use crate::synth_model::Mix;
 use kiln::Model;
 use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
@@ -159,6 +160,36 @@ fn items_of_a_pass_have_them_whatever_rows_there_are() {
     }
 }
 
+/// Where shared memory has room for slices of the FFN's vector only: 33 super-blocks are four slices of eight and one, or two of
+/// 16 and one. Launches have so many columns.
+fn in_slices(seed: u64, units: u32, (columns, slice): (u32, u32), of: (Schedule, u32)) {
+    let (schedule, blocks) = of;
+    let file = || long_rows_of(33, Mix::Q4KM, 2);
+    let rings = rings(&file(), 80, units);
+    println!("{units} units: {rings:?}");
+    assert_eq!(rings[columns as usize - 1].slice, slice, "{units} units: {rings:?}");
+    let (mut random, stream) = (Random::fresh(), whole(file()));
+    let mut works: Vec<Work> = (0..columns).map(|_| Work::random(&mut random, 3)).collect();
+    works.iter_mut().flat_map(|work| &mut work.ids).for_each(|id| *id %= 650);
+    let model = open(file(), Some(units), DeviceConfig { sm: (8, 0), ..config(seed, schedule, blocks) });
+    together(&model, &stream, blocks, &works);
+}
+
+/// A block has more rows for a warp than a column has sums.
+#[test]
+fn items_whose_vectors_come_in_slices_have_them() {
+    in_slices(0, 4, (2, 8), (Schedule::Random, 1));
+}
+
+/// Warps without rows, and slices of 16 super-blocks.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn slices_have_them_under_every_schedule() {
+    in_slices(1, 9, (4, 16), (Schedule::RoundRobin, 7));
+    in_slices(2, 5, (4, 8), (Schedule::Adversarial, 2));
+    in_slices(3, 10, (5, 16), (Schedule::Random, 3));
+}
+
 /// Where shared memory has room for few columns, items take turns, so many at once.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
@@ -307,8 +338,16 @@ fn sessions_whose_hosts_choose_share_a_launch() {
 
 /// Bytes of weights that rings ask for while sessions on a device that counts do that.
 fn asked_for(run: impl FnOnce(&Model)) -> u64 {
+    asked_of((tiny(), None), run)
+}
+
+/// The same of a model whose rings have so many units.
+fn asked_of((file, units): (ModelFile, Option<u32>), run: impl FnOnce(&Model)) -> u64 {
     let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 4, ..Default::default() };
-    let model = open(tiny(), None, config);
+    let model = match units {
+        None => open(file, units, config),
+        Some(_) => open(file, units, DeviceConfig { sm: (8, 0), ..config }),
+    };
     let ordinal = model.device().ordinal();
     kiln_emulator::clear_reports(ordinal);
     run(&model);
@@ -335,23 +374,38 @@ fn weights_of_a_pass_are_read_once() {
     if common::is_left_out_on_gpu("a GPU does not count") {
         return;
     }
-    let asked = |sessions: usize| {
-        let begin = Barrier::new(sessions);
-        asked_for(|model| {
-            std::thread::scope(|scope| {
-                (0..sessions).for_each(|_| {
-                    scope.spawn(|| {
-                        let session = session(model, PathChoice::Persistent, None);
-                        begin.wait();
-                        make(session, 12, || {});
-                    });
-                });
-            });
-        })
-    };
-    let (one, four) = (asked(1), asked(4));
+    let (one, four) = (asked_by((tiny(), None), 1), asked_by((tiny(), None), 4));
     println!("bytes of weights asked for: {one} by one session, {four} by four");
     assert!(one > 0 && four < 2 * one, "{one} by one session, {four} by four");
+}
+
+/// Bytes of weights that rings ask for while so many sessions make tokens at once.
+fn asked_by(of: (ModelFile, Option<u32>), sessions: usize) -> u64 {
+    let begin = Barrier::new(sessions);
+    asked_of(of, |model| {
+        std::thread::scope(|scope| {
+            (0..sessions).for_each(|_| {
+                scope.spawn(|| {
+                    let session = session(model, PathChoice::Persistent, None);
+                    begin.wait();
+                    make(session, 12, || {});
+                });
+            });
+        });
+    })
+}
+
+/// With whole vectors there would be room for one column.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn weights_are_read_once_beside_slices() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
+    let of = || long_rows_of(33, Mix::Q4KM, 2);
+    let (one, three) = (asked_by((of(), Some(4)), 1), asked_by((of(), Some(4)), 3));
+    println!("bytes of weights asked for: {one} by one session, {three} by three");
+    assert!(one > 0 && three < 2 * one, "{one} by one session, {three} by three");
 }
 
 /// The second of two sessions begins in the middle of the first one's answer, whose launch has one column. Neither asks for

@@ -6,7 +6,7 @@ use crate::presets::{Cut, turn, wanted};
 use crate::synth_model::{Mix, SynthModel};
 use crate::{bake, common};
 use kiln::Model;
-use kiln::baked::{BakedModel, DecoderPath};
+use kiln::baked::{BakedKernel, BakedModel, DecoderPath};
 use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
@@ -17,15 +17,28 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{process, thread};
 
 const PROMPT: [u32; 3] = [5, 600, 7];
 
-/// A device whose blocks have room for a ring of so many units a warp beside the rest; of a whole device's otherwise.
-fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> DeviceConfig {
+/// The decoder of a model whose weights come through a ring.
+fn ringed(baked: &BakedModel) -> BakedKernel {
     let of_ring =
         |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
-    let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
-    let depth = |units| Depth { units, records: 8 }.bytes(kernel.block / 32 - 1);
+    baked.modules().iter().find(of_ring).expect("it is baked").kernels[0]
+}
+
+/// The rings of its launches with one column, two and so on, where blocks have room for so many units a warp beside the rest.
+pub(crate) fn rings(file: &ModelFile, target: u32, units: u32) -> Vec<Depth> {
+    let kernel = ringed(bake::of(*file.shape(), file.types(), target));
+    let warps = kernel.block / 32 - 1;
+    Depth::for_columns(units * UNIT_BYTES * warps, (kernel.column_shared, COLUMNS), warps, file.types().iter())
+}
+
+/// A device whose blocks have room for a ring of so many units a warp beside the rest; of a whole device's otherwise.
+fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> DeviceConfig {
+    let kernel = ringed(baked);
+    let depth = |units| units * UNIT_BYTES * (kernel.block / 32 - 1);
     let bytes = |units| kernel.static_shared.next_multiple_of(128) + kernel.dynamic_shared + depth(units);
     DeviceConfig { shared_per_block_optin: units.map(bytes), ..config }
 }
@@ -201,7 +214,7 @@ fn without_a_ring_the_next_weights_are_asked_for_at_barriers() {
 fn every_type_comes_through_rings_of_any_depth() {
     let tiny = presets::by_name("tiny").expect("a preset").shape;
     let shape = ModelShape { hidden: 512, ffn: 1280, layers: 3, vocab: 650, tied_head: false, ..tiny };
-    let written = Cut(std::env::temp_dir().join(format!("kiln-ring-{}.gguf", std::process::id())));
+    let written = Cut(std::env::temp_dir().join(format!("kiln-ring-{}.gguf", process::id())));
     let out = File::create(&written.0).expect("a temporary file");
     SynthModel { shape, mix: Mix::InTurn, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
     let file = || ModelFile::open(&written.0).expect("a model");
@@ -234,7 +247,7 @@ pub(crate) fn with_outliers(super_blocks: u32) -> ModelFile {
             file[channel..channel + 4].copy_from_slice(&1e4f32.to_le_bytes());
         }
     }
-    let written = Cut(std::env::temp_dir().join(format!("kiln-outliers-{super_blocks}-{}.gguf", std::process::id())));
+    let written = Cut(std::env::temp_dir().join(format!("kiln-outliers-{super_blocks}-{}.gguf", process::id())));
     std::fs::write(&written.0, file).expect("the disk has room");
     ModelFile::open(&written.0).expect("a model")
 }
@@ -283,11 +296,11 @@ pub(crate) fn long_rows() -> ModelFile {
     long_rows_of(33, Mix::InTurn, 1)
 }
 
-fn long_rows_of(super_blocks: u32, mix: Mix, layers: u32) -> ModelFile {
+pub(crate) fn long_rows_of(super_blocks: u32, mix: Mix, layers: u32) -> ModelFile {
     let tiny = presets::by_name("tiny").expect("a preset").shape;
     let shape = ModelShape { hidden: 256, ffn: super_blocks * 256, layers, vocab: 650, ..tiny };
     let written =
-        Cut(std::env::temp_dir().join(format!("kiln-long-rows-{super_blocks}-{layers}-{}.gguf", std::process::id())));
+        Cut(std::env::temp_dir().join(format!("kiln-long-rows-{}-{:?}.gguf", process::id(), thread::current().id())));
     let out = File::create(&written.0).expect("a temporary file");
     SynthModel { shape, mix, seed: 5 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
     ModelFile::open(&written.0).expect("a model")
@@ -304,7 +317,7 @@ fn goes_on(sm: (u32, u32)) {
     let streams: Vec<_> =
         [5, 3].map(|count| results(&mut session(&stream, PathChoice::Stream, None), &ids[count..], count)).into();
     let mut both = [5, 3].map(|count| (session(&model, PathChoice::Persistent, None), count));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let (model, ids) = (&model, &ids);
         let found: Vec<_> = both
             .iter_mut()
@@ -422,10 +435,7 @@ fn a_ring_in_99_kb_has_the_streams_bits() {
 /// for, where it is baked for the types of its preset.
 fn in_ring(preset: &str, target: u32, limit: u32) -> (u32, usize) {
     let preset = presets::by_name(preset).expect("a preset");
-    let baked = bake::of(preset.shape, preset.types, target);
-    let of_ring =
-        |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
-    let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
+    let kernel = ringed(bake::of(preset.shape, preset.types, target));
     let warps = kernel.block / 32 - 1;
     let left = limit - kernel.static_shared.next_multiple_of(128) - kernel.dynamic_shared;
     let types = [WeightType::Q4_K, WeightType::Q6_K];
@@ -437,7 +447,7 @@ fn in_ring(preset: &str, target: u32, limit: u32) -> (u32, usize) {
     let least = if left > 100 << 10 { 64_000 } else { 32_000 };
     assert!(beside >= least, "{} on sm_{target}: {beside} bytes of ring beside {columns} columns", preset.feature);
     println!(
-        "{} on sm_{target}: {bytes} bytes of Q4_K of {left}; {beside} of ring beside {columns} columns, {} bytes each",
+        "{} on sm_{target}: {bytes} bytes of Q4_K of {left}; {beside} of ring beside {columns} columns, {:?}: {rings:?}",
         preset.feature, kernel.column_shared
     );
     (bytes, columns)
@@ -489,8 +499,10 @@ fn a_ring_of_an_h200_holds_160_kb_or_more_and_one_of_99_kb_64() {
 
 #[test]
 fn a_ring_that_lanes_fill_is_as_full_as_one_of_bulk_copies() {
-    for (limit, least, expected) in [(163 << 10, 128_000, 4), (99 << 10, 64_000, 2)] {
-        let (bytes, columns) = in_ring("qwen3-8b", 80, limit);
-        assert!(bytes >= least && columns == expected, "{bytes} bytes, {columns} columns");
+    for (preset, limit, least, expected) in
+        [("qwen3-8b", 163 << 10, 128_000, 8), ("qwen3-8b", 99 << 10, 64_000, 6), ("qwen3b", 99 << 10, 64_000, 8)]
+    {
+        let (bytes, columns) = in_ring(preset, 80, limit);
+        assert!(bytes >= least && columns == expected, "{preset}: {bytes} bytes, {columns} columns");
     }
 }

@@ -61,11 +61,12 @@ impl Along {
         chosen.unwrap_or(Size::Const(0))
     }
 
-    /// The steps of a loop over a row, longest first: those of `steps`, the last of which is 1, that some row has left.
-    pub(crate) fn steps<const N: usize>(&self, steps: [u32; N]) -> Vec<u32> {
+    /// The steps of a loop over a row, or over a part that has one of so many `others`, longest first: those of `steps`, the last of
+    /// which is 1, that some row or part has left.
+    pub(crate) fn steps<const N: usize>(&self, steps: [u32; N], others: &[u32]) -> Vec<u32> {
         let is_left = |place: usize, step: u32| {
             let before = |count: u32| if place == 0 { count } else { count % steps[place - 1] };
-            self.counts.iter().any(|count| before(*count) >= step)
+            self.counts.iter().chain(others).any(|count| before(*count) >= step)
         };
         let places = (0..N).filter(|place| is_left(*place, steps[*place]));
         places.map(|place| steps[place]).collect()

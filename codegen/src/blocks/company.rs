@@ -6,6 +6,7 @@ use super::along::Along;
 use super::places::{Places, ROWS_OF_COLUMN, VALUES, of_column};
 use super::wait::{self, Limit};
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
+use kiln_shape::ring::{self, ColumnMemory, SLICES};
 
 /// The columns of a launch, and the vectors of each.
 #[derive(Clone, Copy)]
@@ -14,8 +15,9 @@ pub(crate) struct Company<'a> {
     pub(crate) count: Val<U32>,
     /// How many the launch has room for.
     pub(crate) most: Size,
-    /// The shared memory for regions.
+    /// The shared memory for regions beyond the first, and where regions are.
     pub(crate) rest: Shared<U8>,
+    pub(crate) place: Place,
     /// The vectors of a column.
     pub(crate) vectors: &'a dyn Fn(&mut Builder, Val<U32>) -> Vectors,
     pub(crate) ready: Ready,
@@ -80,7 +82,7 @@ pub(crate) struct Vectors {
     pub(crate) writes: Option<Val<Pred>>,
 }
 
-/// A column, and how many bytes its region lies behind the first one's.
+/// A column, and how many bytes its region lies behind that of a launch's only column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) number: Val<U32>,
@@ -132,9 +134,13 @@ const NO_ROW: u32 = u32::MAX;
 pub(crate) struct Regions {
     count: Val<U32>,
     most: Size,
-    /// From the first region to the second, and from each of the others to the next.
-    to_second: Val<U32>,
-    each: u32,
+    /// From each region to the next, and regions that lie where a single column has its own.
+    each: Size,
+    home: Size,
+    /// How many bytes further behind the others lie.
+    beyond: Val<U32>,
+    /// The shift of the first one, if not 0.
+    first: Option<Val<U32>>,
     /// Whether the columns have norms' factors.
     normalised: Val<Pred>,
     /// Of the first column: the norm's factor.
@@ -148,12 +154,33 @@ pub(crate) struct Regions {
     rows: Val<U32>,
 }
 
+/// Where a launch has its regions, by parameters: registers are short where columns are gone through.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// From each region to the next.
+    each: Val<U32>,
+    /// Regions that lie where a single column has its own.
+    home: Val<U32>,
+    /// Bytes by which the first region begins before that, and vectors behind the begin of their regions: those by which
+    /// slices are shorter than whole vectors.
+    pub(crate) shorter: Val<U32>,
+}
+
+impl Place {
+    /// The launch's.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder) -> Place {
+        let [each, home, shorter] = ["column_bytes", "columns_home", "column_shorter"].map(|name| b.param::<U32>(name));
+        Place { each, home, shorter }
+    }
+}
+
 /// Floats in front of the values: the norm's factor and two addresses.
 const BESIDE: u32 = 8;
 
 impl Regions {
     /// Regions like the one that begins at `base`, behind so many bytes of dynamic shared memory, and ends with what this
-    /// takes.
+    /// takes. With slices of long vectors each is so many bytes `shorter` by their lengths, if there may be slices.
     #[track_caller]
     pub(crate) fn new(
         b: &mut Builder,
@@ -161,24 +188,41 @@ impl Regions {
         normalised: Val<Pred>,
         (base, before): (Shared<F32>, u32),
         along: &Along,
+        shorter: Option<[u32; SLICES.len()]>,
     ) -> Regions {
         let warps = b.warps();
         let vector = b.dynamic_taken() - before;
         let factor = b.dynamic_shared::<F32>(BESIDE + (VALUES + 32) * warps);
         let (values, values_of_column) = (factor.at(BESIDE), of_column(along));
         let bytes = vector + 4 * (BESIDE + (values_of_column + ROWS_OF_COLUMN) * warps);
-        let each = bytes.next_multiple_of(128) + APART;
-        b.shared_of_column(each);
+        let at_home = b.dynamic_taken() - before;
+        let regions = |shorter: u32| {
+            let each = (bytes - shorter).next_multiple_of(128) + APART;
+            ring::Regions { each, home: (at_home / each).max(1), shorter }
+        };
+        b.shared_of_columns(ColumnMemory { whole: regions(0), sliced: shorter.map(|each| each.map(regions)) });
+        // Without slices the launch has no choice.
+        let (each, home, first) = match shorter {
+            None => (Size::Const(regions(0).each), Size::Const(regions(0).home), None),
+            Some(_) => {
+                let Place { each, home, shorter } = company.place;
+                (Size::Reg(each), Size::Reg(home), Some(b.sub::<U32>(0, shorter)))
+            }
+        };
         let (rest, base) = (b.shared_address(company.rest), b.shared_address(base));
-        let to_second = b.sub::<U32>(rest, base);
+        let to_rest = b.sub::<U32>(rest, base);
+        let to_rest = b.add::<U32>(to_rest, APART);
+        let behind_home = b.size_mul(home, each);
         let several = are_several(b, company.most);
         let gates = b.selp::<U32>(values_of_column * warps, VALUES * warps, several);
         Regions {
             count: company.count,
             most: company.most,
             normalised,
-            to_second: b.add::<U32>(to_second, APART),
             each,
+            home,
+            beyond: b.sub::<U32>(to_rest, behind_home),
+            first,
             factor,
             ready: company.ready,
             result: factor.at(4).cast(),
@@ -197,7 +241,8 @@ impl Regions {
     /// Runs `body` for each column: in the whole block, or in a whole warp.
     #[track_caller]
     pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Column)) {
-        let (number, shift) = (b.var::<U32>(0), b.var::<U32>(0));
+        let first = self.first(b);
+        let (number, shift) = (b.var::<U32>(0), b.var::<U32>(first));
         b.do_while(|b| {
             let column = Column { number: b.get(number), shift: b.get(shift) };
             body(b, column);
@@ -254,11 +299,24 @@ impl Regions {
         (b.selp::<U32>(row, NO_ROW, there), shift)
     }
 
-    /// How many bytes behind the first region the one behind a column's lies.
+    /// The shift of the first column.
+    #[track_caller]
+    pub(crate) fn first(&self, b: &mut Builder) -> Val<U32> {
+        self.first.unwrap_or_else(|| b.mov::<U32>(0))
+    }
+
+    /// The shift of the column behind one.
     fn further(&self, b: &mut Builder, column: Column) -> Val<U32> {
         let further = b.add::<U32>(column.shift, self.each);
-        let is_first = b.setp_eq(column.number, 0);
-        b.selp::<U32>(self.to_second, further, is_first)
+        let beyond = b.add::<U32>(further, self.beyond);
+        let leaves_home = match self.home {
+            Size::Const(home) => b.setp_eq(column.number, home - 1),
+            home @ Size::Reg(_) => {
+                let next = b.add::<U32>(column.number, 1);
+                b.setp_eq::<U32>(next, home)
+            }
+        };
+        b.selp::<U32>(beyond, further, leaves_home)
     }
 
     /// Whether another column follows, and how many bytes from a column's region the next one's lies, or the first one's behind
@@ -268,7 +326,10 @@ impl Regions {
         let next = b.add::<U32>(column.number, 1);
         let more = b.setp_lt::<U32>(next, self.count);
         let further = self.further(b, column);
-        let further = b.selp::<U32>(further, 0, more);
+        let further = match self.first {
+            None => b.selp::<U32>(further, 0, more),
+            Some(first) => b.selp::<U32>(further, first, more),
+        };
         (more, b.sub::<U32>(further, column.shift))
     }
 
@@ -283,10 +344,11 @@ impl Regions {
     pub(crate) fn of(&self, b: &mut Builder, number: Val<U32>) -> Column {
         let last = b.sub::<U32>(self.count, 1);
         let number = b.min::<U32>(number, last);
-        let before = b.sub::<U32>(number, 1);
-        let further = b.mad::<U32>(before, self.each, self.to_second);
-        let is_first = b.setp_eq(number, 0);
-        Column { number, shift: b.selp::<U32>(0, further, is_first) }
+        let first = self.first(b);
+        let at_home = b.mad::<U32>(number, self.each, first);
+        let beyond = b.add::<U32>(at_home, self.beyond);
+        let is_beyond = b.setp_ge::<U32>(number, self.home);
+        Column { number, shift: b.selp::<U32>(beyond, at_home, is_beyond) }
     }
 
     /// Keeps the norm's factor of each lane's column for all warps, by a whole one.

@@ -11,6 +11,7 @@ use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::places::{Places, VALUES, loaded, of_column};
 use super::ring::{Consumer, Deal};
 use super::runs::Runs;
+use super::slices::{self, Slice};
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
@@ -39,6 +40,8 @@ pub(crate) struct Values {
     together: Option<(Together, Val<U32>)>,
     /// The columns that weights are multiplied with, where there may be several.
     regions: Option<Regions>,
+    /// What is staged of a vector that may be in slices, and the warp's first row.
+    slice: Option<(Slice, Val<U32>)>,
 }
 
 impl Values {
@@ -85,23 +88,40 @@ impl Values {
         let own = b.mul::<U32>(warp, each);
         let own = b.index(all, own);
         let along = along.clone();
-        Values { all, own, each, along, places, is_run, slot, ways, ring, together: None, regions }
+        Values { all, own, each, along, places, is_run, slot, ways, ring, together: None, regions, slice: None }
     }
 
-    /// Deals the rows of `block` to its warps, and lets them work together where that is faster and the matrix is `alone`; another
-    /// one begins at `border`. None without a ring.
+    /// Deals the rows of `block` to its warps, and lets them work together where that is faster, the matrix is `alone`, and the
+    /// vector is not in slices; another one begins at `border`. None without a ring.
     #[track_caller]
     pub(crate) fn deal(
         &mut self,
         b: &mut Builder,
         block: (Val<U32>, Val<U32>),
         (border, alone): (Val<U32>, Val<Pred>),
+        slice: Option<Slice>,
     ) -> Option<Runs> {
         let (ring, way) = self.ring.as_mut()?;
         let of = (b.warps(), ring.records());
         let runs = Runs::new(b, block, border, &self.along, of);
+        let alone = match slice {
+            None => alone,
+            Some(slice) => {
+                let is_part = slice.is_part(b);
+                let whole = b.not_pred(is_part);
+                b.and_pred(alone, whole)
+            }
+        };
         let together = Together::new(b, &runs, &self.along, self.places.rows(), of, alone);
         way.step_together(b, &together);
+        if let Some(slice) = slice {
+            let is_part = slice.is_part(b);
+            way.step_by_rows(b, is_part);
+        }
+        self.slice = slice.map(|slice| {
+            let warp = b.warp_id();
+            (slice, runs.of_warp(b, warp).0)
+        });
         self.together = Some((together, block.0));
         Some(runs)
     }
@@ -137,7 +157,8 @@ impl Values {
         products
     }
 
-    /// The same for all columns, by turns: a lane has a row and a column. `first` is the lane's first turn.
+    /// The same for all columns, by turns: a lane has a row and a column. `first` is the lane's first turn. Of a vector in slices
+    /// `body` has those of the last slice, which go on from the sums of those before.
     #[track_caller]
     pub(crate) fn rows_of_columns(
         &self,
@@ -153,9 +174,36 @@ impl Values {
         let any = b.setp_lt::<U32>(rows.first, rows.end);
         b.if_(any, |b| {
             regions.by_turns(b, (&self.places, first), rows.first, |b, turn| {
-                let zero = b.mov(0.0);
-                let products = self.fold(b, matrix, tile, rows, zero, (turn.row, Some(turn.shift)));
-                body(b, turn, products);
+                let Some((slice, first)) = &self.slice else {
+                    let zero = b.mov(0.0);
+                    let products = self.fold(b, matrix, tile, rows, zero, (turn.row, Some(turn.shift)));
+                    return body(b, turn, products);
+                };
+                let place = |b: &mut Builder| {
+                    let row = slice.row(b, turn.row, *first);
+                    regions.gate(b, turn.shift, row)
+                };
+                let before = b.var::<F32>(0.0);
+                let (inside, (follows, _)) = (b.setp_lt::<U32>(turn.row, rows.end), slice.neighbours(b));
+                let goes_on = b.and_pred(inside, follows);
+                b.if_(goes_on, |b| {
+                    let at = place(b);
+                    let sum = b.ld(at, LoadKind::Ordinary);
+                    b.set(before, sum);
+                });
+                let before = b.get(before);
+                let Products { rows: of_lane, sums, leader } =
+                    self.fold(b, matrix, tile, rows, before, (turn.row, Some(turn.shift)));
+                let (_, goes_on) = slice.neighbours(b);
+                let (ends, keeps) = (b.not_pred(goes_on), b.and_pred(leader, goes_on));
+                let sum = sums[0];
+                b.if_(keeps, |b| {
+                    let at = place(b);
+                    b.st(at, sum);
+                });
+                // Nobody has a result before the last slice.
+                let leader = b.and_pred(leader, ends);
+                body(b, turn, Products { rows: of_lane, sums, leader });
             });
         });
         self.meet(b); // the values have been read
@@ -202,6 +250,10 @@ impl Values {
         let from = in_region(b, from, shift);
         let is_float = |ty: &&WeightType| form(**ty, Numerics::Fast) == Form::Float;
         let floats: Vec<WeightType> = types.iter().filter(is_float).copied().collect();
+        let staged = match &self.slice {
+            None => tile.staged(),
+            Some((slice, _)) => Size::Reg(slice.count(b)),
+        };
         let fold = |b: &mut Builder, count: Size| {
             b.if_(is_row, |b| {
                 let add = |b: &mut Builder, value: Val<F32>| {
@@ -216,7 +268,11 @@ impl Values {
                     count => {
                         let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
                         // Of a vector that is staged in parts the last may have any length.
-                        let steps = if self.is_run { self.along.steps([16, 8, 4, 2, 1]) } else { vec![16, 4, 1] };
+                        let of_slices = self.slice.map_or(Vec::new(), |_| slices::counts(self.along.most()));
+                        let steps = match self.is_run {
+                            true => self.along.steps([16, 8, 4, 2, 1], &of_slices),
+                            false => vec![16, 4, 1],
+                        };
                         for step in steps {
                             let whole = b.and::<U32>(all, !(step - 1));
                             b.for_range(done, whole, step, |b, i| {
@@ -231,7 +287,7 @@ impl Values {
             });
         };
         if floats.is_empty() {
-            fold(b, tile.staged());
+            fold(b, staged);
         } else if floats.len() == types.len() {
             fold(b, Size::Const(1));
         } else {
@@ -239,7 +295,7 @@ impl Values {
             let mask = floats.iter().fold(0, |mask, ty| mask | 1 << ty.id());
             let bit = b.and::<U32>(bit, mask);
             let is_float = b.setp_ne(bit, 0);
-            b.if_else(is_float, |b| fold(b, Size::Const(1)), |b| fold(b, tile.staged()));
+            b.if_else(is_float, |b| fold(b, Size::Const(1)), |b| fold(b, staged));
         }
         Products { rows: vec![row], sums: vec![b.get(sum)], leader: is_row }
     }
@@ -311,6 +367,10 @@ impl Values {
             let first = b.mul::<U32>(rows.first, along);
             let records = ring.records();
             let deal = Deal { first, left: tasks, each: records, step: b.mov::<U32>(way.step) };
+            let deal = match &self.slice {
+                None => deal,
+                Some((slice, _)) => slice.deal(b, deal),
+            };
             return self.through_ring(b, (*ring, way), (ty, deal), int8, &x);
         }
         let run = Run { data, plane, ty, tasks };
@@ -384,13 +444,29 @@ impl Values {
             None => (deal, self.own),
             Some(of) => self.part(b, of, deal, (way, &place)),
         };
+        if let Some((slice, _)) = &self.slice {
+            // A lane without a super-block reads another's activations, which must be staged.
+            let count = slice.count(b);
+            let last = b.sub::<U32>(count, 1);
+            let staged = b.min::<U32>(place.super_block, last);
+            b.set(place.super_block, staged);
+        }
         // A warp without super-blocks would read activations for nothing.
         let any = b.setp_ne(deal.left, 0);
         b.if_(any, |b| {
             let first = b.get(place.super_block);
             // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
             let holds = int8.group == ScaleGroup::Of256 && b.target().sm() >= 90;
-            let held = holds.then(|| int8.hold(b, x, first));
+            let held = holds.then(|| {
+                let x = match &self.regions {
+                    None => *x,
+                    Some(regions) => {
+                        let shift = regions.first(b);
+                        x.behind(b, shift)
+                    }
+                };
+                int8.hold(b, &x, first)
+            });
             // Whether others' activations are needed each time: in a row of other super-blocks, and for several columns.
             let changes = way.changes(b);
             let changes = match &self.regions {
@@ -544,6 +620,12 @@ impl Way {
         let (step, stays) = (together.step(b), together.stays(b));
         self.step = Size::Reg(b.selp::<U32>(step, self.step, together.is));
         self.further = Size::Reg(b.selp::<U32>(0, self.further, stays));
+    }
+
+    /// The step where a row's slice is an entry.
+    fn step_by_rows(&mut self, b: &mut Builder, is: Val<Pred>) {
+        self.step = Size::Reg(b.selp::<U32>(self.along.size(), self.step, is));
+        self.further = Size::Reg(b.selp::<U32>(0, self.further, is));
     }
 
     /// Whether a lane's super-block is another one after a step.

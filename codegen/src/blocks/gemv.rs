@@ -9,9 +9,11 @@ use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::exchange::Handed;
 use super::fast::Values;
 use super::ring::Consumer;
+use super::slices::{Slice, Slices};
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use crate::formats::form;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val};
+use kiln_shape::ring::SLICES;
 use kiln_shape::{Numerics, ROWS_TOGETHER, STAGED_MAX, SUPER_BLOCK, WeightType};
 
 /// The vector.
@@ -78,7 +80,15 @@ pub(crate) enum Share {
     Runs { first: Val<U32>, end: Val<U32>, tile: Size },
     /// The same where the block's warps may work together: each has a tile for every `tile` of `each` rows, be it without
     /// a row, so that a barrier of the block may stand in it. `block` are the rows of the block.
-    Dealt { first: Val<U32>, end: Val<U32>, each: Val<U32>, tile: Size, block: (Val<U32>, Val<U32>) },
+    Dealt {
+        first: Val<U32>,
+        end: Val<U32>,
+        each: Val<U32>,
+        tile: Size,
+        block: (Val<U32>, Val<U32>),
+        /// The slice that is staged, where the vector may be in slices, with which some of the rows are multiplied.
+        slice: Option<Slice>,
+    },
 }
 
 impl Share {
@@ -137,7 +147,13 @@ impl Share {
     /// The warp's share of `rows`. `of` are a row at which another matrix begins, and whether there is one matrix: then warps of a
     /// block may work on its rows together.
     #[track_caller]
-    fn of_values(b: &mut Builder, rows: AllRows, values: &mut Values, of: (Val<U32>, Val<Pred>)) -> Share {
+    fn of_values(
+        b: &mut Builder,
+        rows: AllRows,
+        values: &mut Values,
+        of: (Val<U32>, Val<Pred>),
+        slice: Option<Slice>,
+    ) -> Share {
         let tile = values.tile_rows();
         match rows {
             AllRows::OfGrid(rows) => {
@@ -146,7 +162,7 @@ impl Share {
             }
             AllRows::OfBlock(first, end) => {
                 let block = (first, b.max(end, first));
-                match values.deal(b, block, of) {
+                match values.deal(b, block, of, slice) {
                     None => {
                         let (first, end) = Share::run_of_warp(b, block.0, block.1);
                         Share::Runs { first, end, tile }
@@ -154,7 +170,7 @@ impl Share {
                     Some(runs) => {
                         let warp = b.warp_id();
                         let (first, end) = runs.of_warp(b, warp);
-                        Share::Dealt { first, end, each: runs.each(), tile, block }
+                        Share::Dealt { first, end, each: runs.each(), tile, block, slice }
                     }
                 }
             }
@@ -189,12 +205,23 @@ impl Share {
                 let end = Size::Reg(b.min::<U32>(last, end));
                 body(b, Rows { first, end });
             }),
-            Share::Dealt { first, end, each, tile, .. } => b.for_range(0, each, tile, |b, before| {
-                let first = b.add::<U32>(first, before);
-                let last = b.add::<U32>(first, tile);
-                let end = Size::Reg(b.min::<U32>(last, end));
-                body(b, Rows { first, end });
-            }),
+            Share::Dealt { first, end, each, tile, slice, .. } => {
+                let (begin, behind, end) = match slice {
+                    None => (b.mov::<U32>(0), each, end),
+                    Some(slice) => {
+                        let (begin, behind) = slice.rows(b, each);
+                        // A tile does not go beyond those rows.
+                        let last = b.add::<U32>(first, behind);
+                        (begin, behind, b.min::<U32>(last, end))
+                    }
+                };
+                b.for_range(begin, behind, tile, |b, before| {
+                    let first = b.add::<U32>(first, before);
+                    let last = b.add::<U32>(first, tile);
+                    let end = Size::Reg(b.min::<U32>(last, end));
+                    body(b, Rows { first, end });
+                });
+            }
         }
     }
 }
@@ -359,6 +386,8 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) widths: &'a [(u32, u32)],
     /// Whether it is multiplied with one matrix, and who finds a row at which another one begins: rows may still be on their way.
     pub(crate) one: Val<Pred>,
+    /// Whether the longest one may come in slices: it alone has its length, and products are of bytes, each super-block's by itself.
+    pub(crate) may_slice: bool,
     pub(crate) border: &'a dyn Fn(&mut Builder) -> Val<U32>,
     /// The types that matrices may have, and who looks up the numbers of those that these matrices have.
     pub(crate) types: &'a [WeightType],
@@ -410,23 +439,51 @@ impl Kinds {
 }
 
 /// What is known of products before their vector is there.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Prepared {
     pub(crate) kinds: Kinds,
     /// The warp's rows.
     pub(crate) share: Share,
 }
 
-/// Stages one of several vectors, with barriers as in [`staged`].
-pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepared) {
+/// Stages one of several vectors, with barriers as in [`staged`], and runs `body` on it; on one slice of it after another, where the
+/// launch has room for slices only.
+pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>, body: impl FnOnce(&mut Builder, &Pass, &Prepared)) {
+    let counts = input.widths.iter().map(|(k, _)| k.div_ceil(SUPER_BLOCK));
+    let longest = counts.max().unwrap_or(0);
+    let super_blocks = b.size_div_ceil(Size::Reg(input.k), SUPER_BLOCK);
+    let Some(ring) = input.ring.filter(|_| input.may_slice) else {
+        let (pass, prepared) = stage_any(b, input, (super_blocks, longest), None);
+        return body(b, &pass, &prepared);
+    };
+    let slice = Slices::new(b, ring.slice(), super_blocks, longest).begin(b);
+    // What is computed for a slice is computed in the loop: what is kept for the next one takes registers from products.
+    b.do_while(|b| {
+        let (pass, prepared) = stage_any(b, input, (super_blocks, longest), Some(slice));
+        body(b, &pass, &prepared);
+        let more = match prepared.share {
+            Share::Dealt { each, .. } => slice.go_on(b, each),
+            Share::Tiles { .. } | Share::Runs { .. } => b.setp_eq(1u32, 0u32),
+        };
+        b.if_(more, Builder::bar_sync); // no warp reads the slice before any more
+        more
+    });
+}
+
+/// Stages one of several vectors, or a slice of it.
+fn stage_any(
+    b: &mut Builder,
+    input: &AnyInput<'_>,
+    (super_blocks, most): (Size, u32),
+    slice: Option<Slice>,
+) -> (Pass, Prepared) {
     let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, .. } = *input;
     let AnyInput { ring, handed, company, apart, beside, normalised_k, border, rows, .. } = *input;
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
-    let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
     let mut forms = With { numerics: Numerics::Fast, types, of: &[] }.forms(size);
     forms.apart = apart;
     let count = |k: u32| k.div_ceil(SUPER_BLOCK);
-    let most = widths.iter().map(|(k, _)| count(*k)).max().unwrap_or(0);
     // Two pairs at a time take fewer rounds where vectors are long. A round of them is taken to be seven fifths as long: an
     // estimate by the assembler's stall counts and an allowance for waits. Before sm_90 there are no registers for that.
     let warps = b.warps();
@@ -435,30 +492,62 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> (Pass, Prepar
         forms.together = 4;
     }
     let room = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
-    forms.one = One::When(one);
+    // With slices of the longest vector the others need most, of which then each is in one form as well.
+    let others = widths.iter().map(|(k, _)| count(*k)).filter(|count| *count < most).max().unwrap_or(0);
+    let shorter = SLICES.map(|slice| 4 * room.saturating_sub(forms.words(slice.max(others), true)));
+    forms.one = One::When(match slice {
+        None => one,
+        Some(slice) => {
+            let are_slices = slice.is_of_launch(b);
+            b.or_pred(one, are_slices)
+        }
+    });
     let before = b.dynamic_taken();
-    let staged = Staged::new(b, &forms, room, super_blocks, most);
+    let in_room = slice.map_or(super_blocks, |slice| slice.room(b));
+    let mut staged = Staged::new(b, &forms, room, in_room, most);
+    if let (Some(_), Some(company)) = (slice, company) {
+        staged = staged.shorter(b, company.place.shorter);
+    }
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
-    let asked = staged.ask(b, &Source { x, gamma, left, kind, handed }, super_blocks);
+    let further = |b: &mut Builder, x: Global<F32>| match slice {
+        None => x,
+        Some(slice) => {
+            let first = slice.first(b);
+            b.byte_index(x, first, 4 * SUPER_BLOCK)
+        }
+    };
+    let x = further(b, x);
+    let of_slice = slice.map_or(super_blocks, |slice| Size::Reg(slice.count(b)));
+    let asked = staged.ask(b, &Source { x, gamma, left, kind, handed }, of_slice);
     // While the first elements are on their way: what the block does besides, and what products need besides the vector.
-    if let Some(beside) = beside {
-        beside(b);
+    match (beside, slice) {
+        (Some(beside), None) => beside(b),
+        (Some(beside), Some(slice)) => {
+            let is_first = slice.is_first(b);
+            b.if_(is_first, beside);
+        }
+        (None, _) => {}
     }
     let kinds = of(b);
     let wanted = With { numerics: Numerics::Fast, types, of: &kinds.each }.wanted(b, &forms);
-    let along = Along::one_of(b, super_blocks, widths.iter().map(|(k, _)| count(*k)));
+    let counts = widths.iter().map(|(k, _)| count(*k)).chain(slice.iter().flat_map(|_| SLICES));
+    let along = Along::one_of(b, in_room, counts);
     let region = (staged.base(), before);
-    let regions = company.map(|company| Regions::new(b, &company, normalised, region, &along));
+    let shorter = slice.map(|_| shorter);
+    let regions = company.map(|company| Regions::new(b, &company, normalised, region, &along, shorter));
     let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), (ring, regions));
     let border = border(b);
-    let share = Share::of_values(b, rows, &mut values, (border, one));
+    let share = Share::of_values(b, rows, &mut values, (border, one), slice);
     match (company, &regions) {
         (Some(company), Some(regions)) => {
             // The last warp has no more to stage than any other.
             let tid = b.tid();
             let keeps = b.setp_eq(tid, 32 * (b.warps() - 1));
-            let x_of = |b: &mut Builder, number: Val<U32>| (company.vectors)(b, number).x;
+            let x_of = |b: &mut Builder, number: Val<U32>| {
+                let x = (company.vectors)(b, number).x;
+                further(b, x)
+            };
             staged.fill_columns(b, &asked, wanted, regions, x_of, |b, column| {
                 b.if_(keeps, |b| {
                     let is_first = b.setp_eq(column.number, 0);

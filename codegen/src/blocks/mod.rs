@@ -39,6 +39,7 @@ pub(crate) mod rounded_columns;
 pub(crate) mod row_copies;
 pub(crate) mod running;
 pub(crate) mod runs;
+pub(crate) mod slices;
 pub(crate) mod slot;
 pub(crate) mod stage;
 pub(crate) mod swiglu;

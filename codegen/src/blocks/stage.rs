@@ -128,6 +128,13 @@ impl Staged {
         Staged { forms, squares: b.byte_index(self.squares, bytes, 1), ..*self }
     }
 
+    /// The same that begins so many bytes further behind, but for the sums of squares, where it is so much shorter.
+    #[track_caller]
+    pub(crate) fn shorter(&self, b: &mut Builder, bytes: Val<U32>) -> Staged {
+        let forms = self.forms.iter().map(|(form, at)| (*form, b.byte_index(*at, bytes, 1))).collect();
+        Staged { forms, ..*self }
+    }
+
     /// The same with the sums of squares elsewhere.
     pub(crate) fn with_squares(&self, squares: Shared<F32>) -> Staged {
         Staged { squares, ..self.clone() }

@@ -11,6 +11,7 @@ use super::types::{
 use super::work::Work;
 use crate::target::Target;
 use kiln_shape::ParamType;
+use kiln_shape::ring::ColumnMemory;
 use std::panic::Location;
 
 /// The name of the dynamic shared memory array in the printed PTX.
@@ -93,7 +94,7 @@ impl Builder {
                 blocks_per_sm: None,
                 shared: Vec::new(),
                 dynamic_shared: 0,
-                column_shared: 0,
+                column_shared: ColumnMemory::NONE,
                 dynamic: Vec::new(),
                 target_specific: false,
                 body: Vec::new(),
@@ -226,9 +227,9 @@ impl Builder {
         self.dynamic_bytes
     }
 
-    /// Says how many bytes of shared memory a launch gives, behind all others, for each column beyond the first.
-    pub(crate) const fn shared_of_column(&mut self, bytes: u32) {
-        self.function.column_shared = bytes;
+    /// Says what shared memory a launch gives, behind all others, for columns.
+    pub(crate) const fn shared_of_columns(&mut self, of: ColumnMemory) {
+        self.function.column_shared = of;
     }
 
     /// Frees, at the end of `body`, the dynamic shared memory that `body` took: later allocations overlap it. A barrier

@@ -338,7 +338,8 @@ enum Event {
     /// Orders the shared memory of these.
     Barrier(Among),
     If(Vec<Event>, Vec<Event>),
-    Loop(Vec<Event>),
+    /// What each round does, and then each that another one follows.
+    Loop(Vec<Event>, Vec<Event>),
     Roles(Vec<Vec<Event>>),
 }
 
@@ -362,9 +363,17 @@ impl Outline<'_> {
                 }
                 Node::Loop { body, again, .. } => {
                     let control = control.max(self.uniformity.level_in(warps, *again));
-                    let body = self.events(body, warps, control);
-                    if !body.is_empty() {
-                        events.push(Event::Loop(body));
+                    let (body, between) = match body.split_last() {
+                        Some((Node::If { cond, then, otherwise, .. }, body))
+                            if cond == again && otherwise.is_empty() =>
+                        {
+                            (body, &then[..])
+                        }
+                        _ => (&body[..], &[][..]),
+                    };
+                    let [body, between] = [body, between].map(|body| self.events(body, warps, control));
+                    if !(body.is_empty() && between.is_empty()) {
+                        events.push(Event::Loop(body, between));
                     }
                 }
                 Node::Roles { roles, .. } => {
@@ -447,12 +456,15 @@ impl Walk {
                     self.events(otherwise, &mut second);
                     state.join(second);
                 }
-                Event::Loop(body) => {
+                Event::Loop(body, between) => {
                     let before = state.clone();
                     self.events(body, state);
                     // Once more with what the last round left behind.
-                    if *state != before {
-                        self.events(body, state);
+                    let mut again = state.clone();
+                    self.events(between, &mut again);
+                    if again != before {
+                        self.events(body, &mut again);
+                        state.join(again);
                     }
                 }
                 Event::Roles(bodies) => self.roles(bodies, state),
@@ -525,7 +537,10 @@ fn stores(events: &[Event], all: &mut BTreeMap<Region, Source>) {
                 stores(then, all);
                 stores(otherwise, all);
             }
-            Event::Loop(body) => stores(body, all),
+            Event::Loop(body, between) => {
+                stores(body, all);
+                stores(between, all);
+            }
             Event::Roles(bodies) => bodies.iter().for_each(|body| stores(body, all)),
             Event::Load(..) | Event::Barrier(_) => {}
         }

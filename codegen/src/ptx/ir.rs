@@ -5,6 +5,7 @@ use super::modifiers::{Special, Type};
 use super::table::{Convergence, Op, Opcode, Spread};
 use super::work::Work;
 use kiln_shape::ParamType;
+use kiln_shape::ring::ColumnMemory;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::Location;
@@ -326,8 +327,8 @@ pub struct Function {
     pub(crate) shared: Vec<SharedVar>,
     /// Bytes of dynamic shared memory.
     pub(crate) dynamic_shared: u32,
-    /// Bytes more for each column beyond the first, where a launch has several.
-    pub(crate) column_shared: u32,
+    /// Dynamic shared memory more for columns, where a launch has several.
+    pub(crate) column_shared: ColumnMemory,
     /// First byte of each allocation of dynamic shared memory, and the first after it.
     pub(crate) dynamic: Vec<(u32, u32)>,
     /// Whether the kernel asked for its target.
@@ -362,8 +363,8 @@ impl Function {
         self.dynamic_shared
     }
 
-    /// Bytes of dynamic shared memory that a launch gives for each column beyond the first, where it may have several.
-    pub fn column_shared(&self) -> u32 {
+    /// Dynamic shared memory that a launch gives for columns beyond the first, where it may have several.
+    pub fn column_shared(&self) -> ColumnMemory {
         self.column_shared
     }
 

@@ -220,6 +220,33 @@ fn the_next_round_of_a_loop_counts() {
     accepted(outcome(2));
 }
 
+/// A branch at a loop's end that is taken where another round follows stands on every way to that round, and on none out.
+#[test]
+fn what_only_the_next_round_follows_counts_for_that_round() {
+    let outcome = |of_next: bool, store_behind: bool| {
+        shared(|b, slots, tid| {
+            let round = b.var::<U32>(0);
+            b.do_while(|b| {
+                let to = b.index(slots, tid);
+                b.st(to, tid);
+                b.bar_sync();
+                b.ld(slots, LoadKind::Constant);
+                let next = b.add::<U32>(round, 1);
+                b.set(round, next);
+                let (more, other) = (b.setp_lt(round, 9), b.setp_lt(round, 8));
+                b.if_(if of_next { more } else { other }, Builder::bar_sync);
+                more
+            });
+            if store_behind {
+                b.st(slots, 1u32);
+            }
+        })
+    };
+    accepted(outcome(true, false));
+    refused(outcome(false, false), EARLY);
+    refused(outcome(true, true), EARLY);
+}
+
 #[test]
 fn either_branch_counts() {
     let outcome = |in_then: bool, in_else: bool| {

@@ -15,7 +15,6 @@ use crate::model::{Inner, KvType, Numerics, balance};
 use crate::shape::choice;
 use crate::shape::exchange::{self, EMPTY};
 use crate::shape::mailbox::{self, state};
-use crate::shape::ring::Depth;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -260,6 +259,7 @@ impl Decoder {
             None => Trace { trace: Out::NULL, trace_capacity: 0 },
         };
         let (second_planes, of_block) = &memory.second_planes;
+        let (ring, regions) = self.kernel.ring(columns);
         let exchange = || Exchange {
             exchange: (&cleared.exchange).into(),
             parts: (&cleared.parts.0).into(),
@@ -267,15 +267,15 @@ impl Decoder {
             second_planes: second_planes.into(),
             second_planes_each: *of_block,
             columns,
+            column_bytes: regions.each,
+            columns_home: regions.home,
+            column_shorter: regions.shorter,
         };
-        let ring = |rings: &[Depth]| rings.get(columns as usize - 1).copied().unwrap_or(Depth::LEAST);
         match &*self.kernel {
             Persistent::Plain(kernel) => self.enqueue(kernel, &decoder),
             Persistent::Tracing(kernel) => self.enqueue(kernel, &(decoder, trace())),
-            Persistent::Ring(kernel, rings) => self.enqueue(kernel, &((decoder, ring(rings)), exchange())),
-            Persistent::TracingRing(kernel, rings) => {
-                self.enqueue(kernel, &(((decoder, trace()), ring(rings)), exchange()))
-            }
+            Persistent::Ring(kernel, ..) => self.enqueue(kernel, &((decoder, ring), exchange())),
+            Persistent::TracingRing(kernel, ..) => self.enqueue(kernel, &(((decoder, trace()), ring), exchange())),
         }
     }
 

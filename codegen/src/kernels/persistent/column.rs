@@ -2,6 +2,7 @@
 //! registers are short beside attention. A lane of warp 0 keeps the words of a column; every thread may read them.
 
 use super::{Decoder, Pass};
+use crate::blocks::company::Place;
 use crate::ptx::{Builder, Element, Global, LoadKind, Operand, Pred, Shared, Size, U32, U64, Val};
 use kiln_shape::mailbox::command::{self, COLUMNS};
 use kiln_shape::mailbox::{self, item, state};
@@ -47,6 +48,8 @@ pub(super) struct Columns {
     most: u32,
     /// Columns that the launch has room for, at most.
     limit: Size,
+    /// Where it has their regions.
+    regions: Option<Place>,
     /// What loads of words may assume.
     kind: LoadKind,
 }
@@ -61,13 +64,15 @@ impl Columns {
             command: b.shared("command", command::WORDS),
             most,
             limit: Size::Const(most),
+            regions: None,
             kind: LoadKind::Constant,
         }
     }
 
-    /// The same with the launch's limit.
+    /// The same with the launch's limit, and its regions.
     pub(super) fn with_limit(self, b: &mut Builder) -> Columns {
-        Columns { limit: Size::Reg(b.param::<U32>("columns")), ..self }
+        let limit = Size::Reg(b.param::<U32>("columns"));
+        Columns { limit, regions: Some(Place::new(b)), ..self }
     }
 
     /// The same for warp 0 where it changes words.
@@ -90,6 +95,11 @@ impl Columns {
     /// Columns of a pass, at most.
     pub(super) const fn limit(&self) -> Size {
         self.limit
+    }
+
+    /// Where the launch has their regions, beside a ring.
+    pub(super) const fn regions(&self) -> Option<Place> {
+        self.regions
     }
 
     /// Columns that the kernel has text for.
