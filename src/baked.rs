@@ -1,10 +1,10 @@
 //! Baked kernels: PTX, and the descriptors by which the host launches it. Those of kiln's own bake and of anybody's are
 //! equals.
 
+pub use crate::shape::ring::ColumnMemory;
 use std::ffi::CStr;
 
 use crate::driver::{Device, LaunchConfig, Module};
-pub use crate::shape::ring::{ColumnMemory, Regions};
 pub use crate::shape::{DecoderPath, Grid, NumberType, Numerics, Param, ParamType};
 use crate::shape::{ModelShape, WeightTypes};
 use crate::{Error, Result};

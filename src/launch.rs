@@ -156,7 +156,7 @@ pub trait Entry: Launch {
 }
 
 /// Most parameters of a kernel.
-const MOST: usize = 48;
+const MOST: usize = 36;
 
 /// Arguments as the driver takes them, and the uses of their buffers.
 pub struct Arguments<'s> {

@@ -106,6 +106,9 @@ impl Request {
                 if target.is_own() {
                     kernels.clear();
                 }
+                if (path, numerics) == (DecoderPath::Persistent, Numerics::Fast) {
+                    kernels.extend(bake::slices(model.shape, &types, target));
+                }
                 if (path, numerics) == (DecoderPath::Stream, Numerics::Fast) {
                     kernels.extend(bake::columns(model.shape, &types, target));
                 }
@@ -130,7 +133,7 @@ impl Request {
     }
 
     /// A file for each module: `MODEL.TARGET.PATH_NUMERICS.ptx`, `MODEL.TARGET.persistent_NUMERICS_trace.ptx`,
-    /// `MODEL.TARGET.stream_fast_columns.ptx`, `general.TARGET.ptx` and `batch.TARGET.ptx`.
+    /// `MODEL.TARGET.persistent_fast_slices.ptx`, `MODEL.TARGET.stream_fast_columns.ptx`, `general.TARGET.ptx` and `batch.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
         if self.kernel.is_some() || self.ty.is_some() || self.path.is_some() || self.numerics.is_some() || self.general
         {
@@ -155,15 +158,20 @@ impl Request {
         for target in targets {
             for model in &models {
                 for numerics in Numerics::ALL {
-                    let columns = match numerics {
-                        Numerics::Exact => Vec::new(),
-                        Numerics::Fast => bake::columns(model.shape, &types(model), target),
+                    let (columns, slices) = match numerics {
+                        Numerics::Exact => (Vec::new(), None),
+                        Numerics::Fast => (
+                            bake::columns(model.shape, &types(model), target),
+                            bake::slices(model.shape, &types(model), target),
+                        ),
                     };
                     let columns = (!columns.is_empty()).then_some((DecoderPath::Stream, "_columns", columns));
+                    let slices = slices.map(|kernel| (DecoderPath::Persistent, "_slices", vec![kernel]));
+                    let further = columns.into_iter().chain(slices);
                     let of = |path| (path, "", bake::decoder(model.shape, &types(model), path, numerics));
                     let traces = || bake::tracing(model.shape, &types(model), numerics);
                     let tracing = (!self.no_trace).then(|| (DecoderPath::Persistent, "_trace", traces()));
-                    for (path, end, kernels) in DecoderPath::ALL.map(of).into_iter().chain(tracing).chain(columns) {
+                    for (path, end, kernels) in DecoderPath::ALL.map(of).into_iter().chain(tracing).chain(further) {
                         let module = bake::emit_as(target, Some((path, numerics)), &kernels, self.text)
                             .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
                         let file = format!("{}.{target}.{}_{numerics}{end}.ptx", model.feature, path.name());

@@ -260,6 +260,13 @@ fn have_room(kernels: &[Box<dyn Kernel>], target: Target, beside: u32) -> bool {
     needed.is_some_and(|needed| later.map(Target::shared_per_block).all(|has| needed + beside <= has))
 }
 
+/// The persistent decoder of a model for launches whose columns have no room for the FFN's vector whole; none where a target has no
+/// such one.
+pub fn slices(shape: ModelShape, types: &[WeightType], target: Target) -> Option<Box<dyn Kernel>> {
+    let decoder = PersistentDecoder::for_shape(shape, types).with_numerics(Numerics::Fast);
+    decoder.may_slice(target).then(|| Box::new(decoder.with_slices()) as Box<dyn Kernel>)
+}
+
 /// The persistent decoder of a model that writes down when each block did what.
 pub fn tracing(shape: ModelShape, types: &[WeightType], numerics: Numerics) -> Vec<Box<dyn Kernel>> {
     vec![Box::new(PersistentDecoder::for_shape(shape, types).with_numerics(numerics).with_trace())]
@@ -516,6 +523,7 @@ impl Bake {
         let mut statics = Vec::new();
         for Model { name, shape, types, .. } in &self.models {
             let mut modules = Vec::new();
+            let refused = |error: Error| Error::Shape { model: name.clone(), what: error.to_string() };
             let decoders = DecoderPath::ALL.into_iter().flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)));
             for (path, numerics) in decoders {
                 let having: Vec<Target> =
@@ -525,9 +533,15 @@ impl Bake {
                     kernels.extend(tracing(*shape, types, numerics));
                 }
                 for part in parts(&kernels, path) {
-                    let emitted = emit_for(&having, Some((path, numerics)), part, self.text)
-                        .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
-                    modules.extend(emitted);
+                    modules.extend(emit_for(&having, Some((path, numerics)), part, self.text).map_err(refused)?);
+                }
+                if (path, numerics) == (DecoderPath::Persistent, Numerics::Fast) {
+                    for target in having {
+                        let kernel = slices(*shape, types, target);
+                        let emitted =
+                            kernel.map(|kernel| emit_as(target, Some((path, numerics)), &[kernel], self.text));
+                        modules.extend(emitted.transpose().map_err(refused)?);
+                    }
                 }
             }
             // Their text for the first target from sm_80 on is that of all later ones, and sm_75 has its own. From sm_90 on
@@ -543,7 +557,7 @@ impl Bake {
                     continue;
                 };
                 let emitted = emit_as(target, Some((DecoderPath::Stream, Numerics::Fast)), &kernels, self.text);
-                modules.push(emitted.map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?);
+                modules.push(emitted.map_err(refused)?);
             }
             statics.push(source.model(name, shape, types, modules));
         }

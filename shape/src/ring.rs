@@ -5,6 +5,7 @@
 //! them before the part's end: what is left there is skipped.
 
 use crate::{Layout, WeightType};
+use std::ops::RangeInclusive;
 
 /// Bytes of a unit: eight records of Q4_K.
 pub const UNIT_BYTES: u32 = 1152;
@@ -18,12 +19,18 @@ const BESIDE_COLUMNS: u32 = 4 * 7 * UNIT_BYTES;
 const WIDE_BYTES: u32 = 100 << 10;
 /// The most units of a warp's part: what eight of the largest entries take.
 const UNITS_MAX: u32 = 64;
-/// Super-blocks that there may be room for of a long vector in slices: so many lanes are busy with a row's.
-pub const SLICES: [u32; 2] = [16, 8];
 
 /// Whether weights of a type come through the ring: those that are quantised.
 pub const fn streams(ty: WeightType) -> bool {
     ty.block_len() > 1
+}
+
+/// Whether vectors may come in slices beside matrices of these types: their blocks have one length, so that a vector is rounded in one
+/// way.
+pub fn may_slice(types: impl IntoIterator<Item = WeightType>) -> bool {
+    let mut lens = types.into_iter().filter(|ty| streams(*ty)).map(WeightType::block_len);
+    let first = lens.next();
+    lens.all(|len| Some(len) == first)
 }
 
 /// Bytes from a record of an entry to the next: an odd number of pieces of 16 bytes, so that lanes' reads meet in no bank.
@@ -47,60 +54,37 @@ pub const fn units(layout: Layout, records: u32) -> u32 {
     (records * (stride(layout) + layout.plane) + slack(layout)).div_ceil(UNIT_BYTES)
 }
 
-/// The size of a ring, and what is multiplied with its weights at once.
+/// The size of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depth {
     /// Units of a warp's part.
     pub units: u32,
     /// Records of an entry, at most: 8, 16 or 32.
     pub records: u32,
-    /// Super-blocks of a slice, in which the FFN's vector is staged: one of [`SLICES`], and no more than records. 0 where it is
-    /// staged whole.
-    pub slice: u32,
-}
-
-/// Where a launch has its columns: a region of shared memory each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Regions {
-    /// Bytes of a region.
-    pub each: u32,
-    /// Regions that lie where a single column has its memory; the others follow behind all that the kernel takes.
-    pub home: u32,
-    /// Bytes by which the memory of a vector is shorter than that of the FFN's whole one.
-    pub shorter: u32,
 }
 
 /// Shared memory that a kernel's columns take, where a launch may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnMemory {
-    /// With vectors that are staged whole.
-    pub whole: Regions,
-    /// With the FFN's vector in slices of so many super-blocks as [`SLICES`] says, and all matrices of types of blocks of one
-    /// length. None where the kernel has no slices.
-    pub sliced: Option<[Regions; 2]>,
-}
-
-impl Regions {
-    /// Bytes behind all that the kernel takes, for so many columns. None where they are too many to count.
-    const fn bytes(self, columns: u32) -> Option<u32> {
-        columns.saturating_sub(self.home).checked_mul(self.each)
-    }
+    /// Bytes of a column.
+    pub each: u32,
+    /// Columns that lie within what the kernel takes; the others follow behind.
+    pub home: u32,
 }
 
 impl ColumnMemory {
     /// That of a kernel which has one column.
-    pub const NONE: ColumnMemory = ColumnMemory { whole: Regions { each: 0, home: 1, shorter: 0 }, sliced: None };
+    pub const NONE: ColumnMemory = ColumnMemory { each: 0, home: 1 };
 
-    /// The regions of a launch with such slices, or 0.
-    pub fn regions(&self, slice: u32) -> Regions {
-        let sliced = SLICES.into_iter().zip(self.sliced.into_iter().flatten());
-        sliced.into_iter().find(|(of, _)| *of == slice).map_or(self.whole, |(_, regions)| regions)
+    /// Bytes that so many columns take besides; none where they are too many to count.
+    pub const fn bytes(self, columns: u32) -> Option<u32> {
+        columns.saturating_sub(self.home).checked_mul(self.each)
     }
 }
 
 impl Depth {
     /// The least ring: two of the largest entries that there are, of eight records each.
-    pub const LEAST: Depth = Depth { units: 4, records: 8, slice: 0 };
+    pub const LEAST: Depth = Depth { units: 4, records: 8 };
 
     /// The ring of so many warps in so many bytes, for matrices of `types`: with the longest entries of which a part holds
     /// two of any type, and one that was skipped for. None where eight records are too long.
@@ -109,16 +93,15 @@ impl Depth {
         let types: Vec<WeightType> = types.into_iter().filter(|ty| streams(*ty)).collect();
         let largest = |records| types.iter().map(|ty| units(ty.layout(), records)).max().unwrap_or(1);
         let records = RECORDS.into_iter().find(|records| 2 * largest(*records) <= units_of_part)?;
-        Some(Depth { units: units_of_part, records, slice: 0 })
+        Some(Depth { units: units_of_part, records })
     }
 
-    /// The rings of launches with one column, two and so on, up to `most`, in so many bytes beside `columns`; the FFN's vectors are
-    /// in slices where whole ones leave no good ring. Empty where not even one column leaves room for a ring. Several leave one
-    /// whose entries keep at least half of a warp's lanes busy, or a quarter where shared memory is short: memory of such chips
-    /// brings less to a multiprocessor, so that lanes have more time.
+    /// The rings of launches with so many columns, in so many bytes that these take of. They end with the last number that leaves room
+    /// for a ring. Several leave one whose entries keep at least half of a warp's lanes busy,
+    /// or a quarter where shared memory is short: memory of such chips brings less to a multiprocessor, so that lanes have more time.
     pub fn for_columns(
         bytes: u32,
-        (columns, most): (ColumnMemory, u32),
+        (memory, counts): (ColumnMemory, RangeInclusive<u32>),
         warps: u32,
         types: impl IntoIterator<Item = WeightType>,
     ) -> Vec<Depth> {
@@ -127,27 +110,13 @@ impl Depth {
             WIDE_BYTES.. => (2 * BESIDE_COLUMNS, RECORDS[1]),
             _ => (BESIDE_COLUMNS, RECORDS[2]),
         };
-        let ring = |count: u32, slice: u32| {
-            let left = bytes.checked_sub(columns.regions(slice).bytes(count)?)?;
+        let ring = |columns: u32| {
+            let left = bytes.checked_sub(memory.bytes(columns)?)?;
             let depth = Depth::fitting(left, warps, types.iter().copied())?;
-            let is_good = depth.bytes(warps) >= least && depth.records >= shortest.max(slice);
-            (count == 1 || is_good).then_some(Depth { slice, ..depth })
+            let is_good = depth.bytes(warps) >= least && depth.records >= shortest;
+            (columns == 1 || is_good).then_some(depth)
         };
-        // Beside slices there is room for vectors rounded in one way.
-        let mut lens = types.iter().filter(|ty| streams(**ty)).map(|ty| ty.block_len());
-        let first = lens.next();
-        let are_alike = lens.all(|len| Some(len) == first);
-        let slices = columns.sliced.filter(|_| are_alike).map_or(&[][..], |_| &SLICES);
-        let sliced = |count: u32| slices.iter().find_map(|slice| ring(count, *slice));
-        (1..=most).map_while(|count| ring(count, 0).or_else(|| sliced(count))).collect()
-    }
-
-    /// Bytes of shared memory for so many warps, and for so many columns beside them.
-    pub fn bytes_beside(self, warps: u32, columns: ColumnMemory, count: u32) -> Option<u32> {
-        match columns.regions(self.slice).bytes(count) {
-            Some(of_columns) => of_columns.checked_add(self.bytes(warps)),
-            None => None,
-        }
+        counts.map_while(ring).collect()
     }
 
     /// Bytes of shared memory for so many warps.
@@ -158,7 +127,7 @@ impl Depth {
 
 #[cfg(test)]
 mod tests {
-    use super::{ColumnMemory, Depth, ENTRIES, Regions, streams, units};
+    use super::{ColumnMemory, Depth, ENTRIES, may_slice, streams, units};
     use crate::WeightType;
 
     #[test]
@@ -170,19 +139,12 @@ mod tests {
         const { assert!(ENTRIES * 4 <= 32) };
     }
 
-    const fn regions(each: u32, home: u32) -> Regions {
-        Regions { each, home, shorter: 0 }
-    }
-
-    /// The rings of launches with up to eight columns.
-    fn rings(bytes: u32, columns: ColumnMemory) -> Vec<Depth> {
-        // Norms are floats, and come through no ring.
-        Depth::for_columns(bytes, (columns, 8), 7, [WeightType::F32, WeightType::Q4_K, WeightType::Q6_K])
-    }
-
     #[test]
     fn several_columns_leave_a_good_ring() {
-        let rings = |bytes, each| rings(bytes, ColumnMemory { whole: regions(each, 1), sliced: None });
+        let with_home = |bytes, each, home, counts| {
+            Depth::for_columns(bytes, (ColumnMemory { each, home }, counts), 7, [WeightType::Q4_K, WeightType::Q6_K])
+        };
+        let rings = |bytes, each| with_home(bytes, each, 1, 1..=8);
         let wide = rings(180 << 10, 40 << 10);
         assert_eq!(wide.len(), 3);
         assert!(wide.iter().all(|ring| ring.bytes(7) >= 64_000), "{wide:?}");
@@ -192,30 +154,25 @@ mod tests {
         assert!(narrow.iter().all(|ring| ring.bytes(7) >= 32_000), "{narrow:?}");
         assert_eq!(rings(180 << 10, 2 << 10).len(), 8);
         assert_eq!((rings(40 << 10, 40 << 10).len(), rings(1 << 10, 0).len()), (1, 0));
+        assert_eq!(with_home(180 << 10, 40 << 10, 1, 3..=8), wide[2..]);
+        let at_home = with_home(60 << 10, 10 << 10, 3, 1..=8);
+        assert_eq!((at_home.len(), at_home[0], at_home[2], at_home[4]), (5, narrow[0], narrow[0], narrow[2]));
     }
 
     #[test]
-    fn vectors_are_in_slices_where_whole_ones_leave_no_good_ring() {
-        let sliced = Some([regions(8 << 10, 3), regions(6 << 10, 4)]);
-        let columns = ColumnMemory { whole: regions(20 << 10, 1), sliced };
-        let found = rings(60 << 10, columns);
-        let slices: Vec<u32> = found.iter().map(|ring| ring.slice).collect();
-        assert_eq!(slices, [0, 0, 16, 16, 8, 8, 8, 8]);
-        assert!(found.iter().all(|ring| ring.slice <= ring.records && ring.bytes(7) >= 32_000), "{found:?}");
-        let all = |count: u32| found[count as usize - 1].bytes_beside(7, columns, count);
-        assert!((1..=8).all(|count| all(count).is_some_and(|bytes| bytes <= 60 << 10)), "{found:?}");
-        assert_eq!(rings(60 << 10, ColumnMemory { sliced: None, ..columns }).len(), 2);
-        let mixed = Depth::for_columns(60 << 10, (columns, 8), 7, [WeightType::Q4_K, WeightType::Q8_0]);
-        assert!(mixed.len() <= 2 && mixed.iter().all(|ring| ring.slice == 0), "{mixed:?}");
+    fn vectors_come_in_slices_where_they_are_rounded_in_one_way() {
+        // Norms are floats, and come through no ring.
+        assert!(may_slice([WeightType::F32, WeightType::Q4_K, WeightType::Q6_K]));
+        assert!(!may_slice([WeightType::Q4_K, WeightType::Q8_0]));
     }
 
     #[test]
     fn entries_are_shorter_where_there_is_less_room() {
         let types = || [WeightType::Q4_K, WeightType::Q6_K];
         let fitting = |bytes| Depth::fitting(bytes, 8, types());
-        assert_eq!(fitting(190 << 10), Some(Depth { units: 21, records: 32, slice: 0 }));
-        assert_eq!(fitting(59 << 10), Some(Depth { units: 6, records: 16, slice: 0 }));
-        assert_eq!(fitting(40 << 10), Some(Depth { units: 4, records: 8, slice: 0 }));
+        assert_eq!(fitting(190 << 10), Some(Depth { units: 21, records: 32 }));
+        assert_eq!(fitting(59 << 10), Some(Depth { units: 6, records: 16 }));
+        assert_eq!(fitting(40 << 10), Some(Depth { units: 4, records: 8 }));
         assert_eq!(fitting(30 << 10), None);
         assert_eq!(Depth::fitting(1 << 20, 0, types()), None);
     }

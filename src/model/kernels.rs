@@ -9,10 +9,12 @@ use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no
 use crate::driver::{Device, TensorMap};
 use crate::kernel::{Kernel, LoadedModule};
 use crate::shape::mailbox::command::COLUMNS;
-use crate::shape::ring::{ColumnMemory, Depth, Regions};
+use crate::shape::ring::{self, Depth};
 use crate::shape::sliced::Cut;
 use crate::shape::{Units, WeightType, presets};
 use crate::{Error, Result};
+use once_cell::sync::OnceCell;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The kernels whose element type is the cache's.
@@ -222,11 +224,51 @@ pub(crate) enum Persistent {
     Plain(Kernel<PersistentDecoder<'static>>),
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
-    /// One that only decodes, with weights that come through a ring: one of that depth for each number of columns, which take so
-    /// much memory.
-    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Vec<Depth>, ColumnMemory),
+    /// One that only decodes, with weights that come through a ring: one of that depth for each number of columns.
+    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Vec<Depth>, Option<Sliced>),
     /// One that also traces, with such weights.
-    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Vec<Depth>, ColumnMemory),
+    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Vec<Depth>),
+}
+
+/// The kernel for launches with more columns than have room for the FFN's vector whole: it has that in slices.
+pub(crate) struct Sliced {
+    module: &'static BakedModule,
+    /// Its rings, for so many columns more than the other kernel has, one, two and so on.
+    depths: Vec<Depth>,
+    /// Bytes of shared memory that its launches give besides.
+    more: u32,
+    /// Loaded for the first session that needs it.
+    kernel: OnceCell<Kernel<Ringed<PersistentDecoder<'static>>>>,
+}
+
+impl Sliced {
+    const NAME: &'static str = "persistent_decoder_slices";
+
+    /// The newest one whose ring a device has room for beside more than `whole` columns, of which there is one at least.
+    fn find(device: &Device, baked: &'static BakedModel, whole: u32, types: &[WeightType]) -> Option<Sliced> {
+        if !ring::may_slice(types.iter().copied()) {
+            return None;
+        }
+        let depths = |kernel| rings(device, kernel, types, whole + 1..=COLUMNS);
+        let has_room = |module: &&'static BakedModule| {
+            module.kernel(Sliced::NAME).is_some_and(|kernel| !depths(kernel).is_empty())
+        };
+        let module = newest(device, of(baked, DecoderPath::Persistent, Numerics::Fast).filter(has_room))?;
+        let kernel = module.kernel(Sliced::NAME)?;
+        let depths = depths(kernel);
+        let more = shared(kernel, &depths, whole + 1);
+        Some(Sliced { module, depths, more, kernel: OnceCell::new() })
+    }
+
+    fn load(&self, device: &Device, baked: &'static BakedModel) -> Result<()> {
+        let load = || LoadedModule::new(device, self.module)?.find_with(Sliced::NAME, &setting(baked, None), self.more);
+        self.kernel.get_or_try_init(load).map(drop)
+    }
+
+    /// The kernel, if it is loaded, and the ring of that number.
+    pub(crate) fn of(&self, number: usize) -> Option<(&Kernel<Ringed<PersistentDecoder<'static>>>, Depth)> {
+        self.kernel.get().zip(self.depths.get(number).copied())
+    }
 }
 
 impl Persistent {
@@ -256,17 +298,18 @@ impl Persistent {
             (None, false) => Persistent::Plain(loaded.find(&name, &setting)?),
             (None, true) => Persistent::Tracing(loaded.find(&name, &setting)?),
             (Some(kernel), traces) => {
-                let mut rings = rings(device, kernel, types);
+                let mut rings = rings(device, kernel, types, 1..=COLUMNS);
                 if rings.is_empty() {
                     // The least ring: its launch says how much is missing.
                     rings.push(Depth::LEAST);
                 }
-                let (warps, columns) = (consumers(kernel), kernel.column_shared);
-                let taken = rings.iter().zip(1..).filter_map(|(ring, count)| ring.bytes_beside(warps, columns, count));
-                let more = taken.max().unwrap_or(0);
+                let more = shared(kernel, &rings, 1);
                 match traces {
-                    false => Persistent::Ring(loaded.find_with(&name, &setting, more)?, rings, columns),
-                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, rings, columns),
+                    false => {
+                        let sliced = Sliced::find(device, baked, rings.len() as u32, types);
+                        Persistent::Ring(loaded.find_with(&name, &setting, more)?, rings, sliced)
+                    }
+                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, rings),
                 }
             }
         })
@@ -294,7 +337,7 @@ impl Persistent {
     ) -> Option<&'static BakedModule> {
         let fits = |module: &&'static BakedModule| {
             let kernel = module.kernel(name);
-            kernel.is_some_and(|kernel| !has_ring(kernel) || !rings(device, kernel, types).is_empty())
+            kernel.is_some_and(|kernel| !has_ring(kernel) || !rings(device, kernel, types, 1..=1).is_empty())
         };
         newest(device, of(baked, DecoderPath::Persistent, numerics).filter(fits))
     }
@@ -304,22 +347,32 @@ impl Persistent {
         matches!(self, Persistent::Ring(..) | Persistent::TracingRing(..))
     }
 
-    /// Columns that a launch may have.
+    /// Columns that launches may have, by what is loaded.
     pub(crate) fn columns(&self) -> u32 {
         match self {
             Persistent::Plain(_) | Persistent::Tracing(_) => 1,
-            Persistent::Ring(_, rings, _) | Persistent::TracingRing(_, rings, _) => rings.len() as u32,
+            Persistent::Ring(_, rings, sliced) => {
+                let sliced = sliced.as_ref().filter(|sliced| sliced.kernel.get().is_some());
+                (rings.len() + sliced.map_or(0, |sliced| sliced.depths.len())) as u32
+            }
+            Persistent::TracingRing(_, rings) => rings.len() as u32,
         }
     }
 
-    /// The ring of a launch with so many columns, and the columns' regions. Of no meaning without a ring.
-    pub(crate) fn ring(&self, columns: u32) -> (Depth, Regions) {
-        let (rings, memory) = match self {
-            Persistent::Plain(_) | Persistent::Tracing(_) => (&[][..], ColumnMemory::NONE),
-            Persistent::Ring(_, rings, memory) | Persistent::TracingRing(_, rings, memory) => (&rings[..], *memory),
-        };
-        let depth = rings.get(columns as usize - 1).copied().unwrap_or(Depth::LEAST);
-        (depth, memory.regions(depth.slice))
+    /// The columns that they may have once all is loaded.
+    pub(crate) fn most_columns(&self) -> u32 {
+        match self {
+            Persistent::Ring(_, rings, Some(sliced)) => (rings.len() + sliced.depths.len()) as u32,
+            _ => self.columns(),
+        }
+    }
+
+    /// Loads what launches with so many columns need, if there is anything.
+    pub(crate) fn make_room(&self, device: &Device, baked: &'static BakedModel, columns: usize) -> Result<()> {
+        match self {
+            Persistent::Ring(_, rings, Some(sliced)) if columns > rings.len() => sliced.load(device, baked),
+            _ => Ok(()),
+        }
     }
 
     /// Blocks that fit the device together.
@@ -328,7 +381,7 @@ impl Persistent {
             Persistent::Plain(kernel) => kernel.resident(),
             Persistent::Tracing(kernel) => kernel.resident(),
             Persistent::Ring(kernel, ..) => kernel.resident(),
-            Persistent::TracingRing(kernel, ..) => kernel.resident(),
+            Persistent::TracingRing(kernel, _) => kernel.resident(),
         }
     }
 }
@@ -357,13 +410,22 @@ const fn consumers(kernel: &BakedKernel) -> u32 {
     kernel.block / 32 - 1
 }
 
-/// The rings of a decoder on a device, for launches with one column, two and so on.
-fn rings(device: &Device, kernel: &BakedKernel, types: &[WeightType]) -> Vec<Depth> {
+/// The rings of a decoder on a device, for launches with so many columns.
+fn rings(device: &Device, kernel: &BakedKernel, types: &[WeightType], columns: RangeInclusive<u32>) -> Vec<Depth> {
     // Dynamic shared memory begins at a multiple of 128 bytes.
     let taken = kernel.static_shared.next_multiple_of(128).checked_add(kernel.dynamic_shared);
     let left = taken.and_then(|taken| device.shared_memory_per_block().checked_sub(taken));
-    let columns = (kernel.column_shared, COLUMNS);
+    let columns = (kernel.column_shared, columns);
     left.map_or(Vec::new(), |left| Depth::for_columns(left, columns, consumers(kernel), types.iter().copied()))
+}
+
+/// The most bytes of shared memory that launches with these rings give besides what the kernel takes; the first of them has so many
+/// columns.
+fn shared(kernel: &BakedKernel, rings: &[Depth], first: u32) -> u32 {
+    let of = |(ring, columns): (&Depth, u32)| {
+        kernel.column_shared.bytes(columns)?.checked_add(ring.bytes(consumers(kernel)))
+    };
+    rings.iter().zip(first..).filter_map(of).max().unwrap_or(0)
 }
 
 /// Whether there are kernels of both paths for the device, in some numerics; none is loaded.

@@ -223,8 +223,8 @@ launch! {
 
 launch! {
     /// What a decoder takes besides whose blocks hand vectors to each other: the words of [`kiln_shape::exchange`], those of parts
-    /// of attention with a layer's bytes, device memory for the second planes of vectors with a block's bytes, the columns that a
-    /// pass may have, and their [`Regions`](crate::shape::ring::Regions).
+    /// of attention with a layer's bytes, device memory for the second planes of vectors with a block's bytes, and the columns that a
+    /// pass may have.
     pub(crate) struct Exchange<'a> {
         exchange: Out<'a, f32>,
         parts: Out<'a, f32>,
@@ -232,25 +232,21 @@ launch! {
         second_planes: Out<'a, u32>,
         second_planes_each: u32,
         columns: u32,
-        column_bytes: u32,
-        columns_home: u32,
-        column_shorter: u32,
     }
 }
 
-/// What a decoder takes besides whose weights come through a ring: the ring's depth, and the slices of vectors.
+/// What a decoder takes besides whose weights come through a ring: the ring's depth.
 impl Launch for Depth {
     type At<'a> = Depth;
 
-    const COUNT: usize = 3;
+    const COUNT: usize = 2;
 
     fn signature() -> impl Iterator<Item = Param> {
-        ["ring_units", "ring_records", "slice"].into_iter().map(|name| Param::value(name, NumberType::U32))
+        ["ring_units", "ring_records"].into_iter().map(|name| Param::value(name, NumberType::U32))
     }
 
     fn add<'s>(&'s self, to: &mut Arguments<'s>) {
         to.push("ring_units", &self.units);
         to.push("ring_records", &self.records);
-        to.push("slice", &self.slice);
     }
 }

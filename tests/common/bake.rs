@@ -60,6 +60,12 @@ fn columns(shape: ModelShape, types: &[WeightType], sm: u32) -> impl Iterator<It
     made.flatten().collect::<Vec<_>>().into_iter()
 }
 
+/// The module of launches whose columns have the FFN's vector in slices, where a target has one.
+fn slices(shape: ModelShape, types: &[WeightType], sm: u32) -> impl Iterator<Item = BakedModule> {
+    let decoder = Some((DecoderPath::Persistent, Numerics::Fast));
+    bake::slices(shape, types, target(sm)).map(|kernel| module(sm, decoder, &[kernel])).into_iter()
+}
+
 /// Parameters as a program has them.
 fn params(baked: &[ptx::Param]) -> Vec<Param> {
     baked.iter().map(|param| Param { name: leak(param.name.clone()), ty: param.ty }).collect()
@@ -123,6 +129,7 @@ fn baked((shape, all, sm, threads): Choice) -> &'static BakedModel {
             parts.into_iter().map(|part| module(sm, Some((path, numerics)), part)).collect::<Vec<_>>()
         })
         .chain(columns(shape, &types, sm))
+        .chain(slices(shape, &types, sm).filter(|_| threads.is_none()))
         .collect();
     // SAFETY: the modules were made for this shape and these types, with the launches they list.
     leak(unsafe { BakedModel::new("test", shape, all, leak(modules)) })

@@ -4,7 +4,7 @@
 use crate::common;
 use crate::exchange::of_layers;
 use crate::random::Random;
-use crate::ring::{long_rows, long_rows_of, open, rings, tiny, whole, with_outliers};
+use crate::ring::{long_rows, long_rows_of, open, rings, tiny, two_long_rows, whole, with_outliers};
 use crate::storm::Call;
 use crate::synth_model::Mix;
 use kiln::Model;
@@ -12,7 +12,7 @@ use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
 use kiln::shape::mailbox::command::COLUMNS;
 use kiln::shape::table::KV_CHUNK;
-use kiln_emulator::{Checks, DeviceConfig, Schedule};
+use kiln_emulator::{Checks, DeviceConfig, LaunchRecord, Schedule};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -160,34 +160,46 @@ fn items_of_a_pass_have_them_whatever_rows_there_are() {
     }
 }
 
-/// Where shared memory has room for slices of the FFN's vector only: 33 super-blocks are four slices of eight and one, or two of
-/// 16 and one. Launches have so many columns.
-fn in_slices(seed: u64, units: u32, (columns, slice): (u32, u32), of: (Schedule, u32)) {
-    let (schedule, blocks) = of;
-    let file = || long_rows_of(33, Mix::Q4KM, 2);
-    let rings = rings(&file(), 80, units);
-    println!("{units} units: {rings:?}");
-    assert_eq!(rings[columns as usize - 1].slice, slice, "{units} units: {rings:?}");
+/// More columns than shared memory has room for with the FFN's vector whole: its 33 super-blocks are four slices of eight and one,
+/// or two of 16 and one. Entries of a launch's ring have so many records.
+fn in_slices(file: fn() -> ModelFile, (units, columns, records): (u32, u32, u32), config: DeviceConfig) {
+    let [of_whole, of_slices] = rings(&file(), if config.sm.0 < 9 { 80 } else { 90 }, units);
+    println!("{units} units: {of_whole:?}, {of_slices:?}");
+    assert!(of_whole.len() < columns as usize, "{units} units: {of_whole:?}, {of_slices:?}");
+    assert_eq!(of_slices[columns as usize - of_whole.len() - 1].records, records, "{units} units: {of_slices:?}");
     let (mut random, stream) = (Random::fresh(), whole(file()));
     let mut works: Vec<Work> = (0..columns).map(|_| Work::random(&mut random, 3)).collect();
     works.iter_mut().flat_map(|work| &mut work.ids).for_each(|id| *id %= 650);
-    let model = open(file(), Some(units), DeviceConfig { sm: (8, 0), ..config(seed, schedule, blocks) });
-    together(&model, &stream, blocks, &works);
+    let blocks = config.multiprocessors;
+    together(&open(file(), Some(units), config), &stream, blocks, &works);
+}
+
+fn eight_of_33() -> ModelFile {
+    long_rows_of(33, Mix::Q4KM, 2)
+}
+
+fn sixteen_of_33() -> ModelFile {
+    two_long_rows(Mix::Q4KM, 1)
 }
 
 /// A block has more rows for a warp than a column has sums.
 #[test]
 fn items_whose_vectors_come_in_slices_have_them() {
-    in_slices(0, 4, (2, 8), (Schedule::Random, 1));
+    let config = config(0, Schedule::Random, 1);
+    in_slices(eight_of_33, (4, 2, 8), config);
 }
 
-/// Warps without rows, and slices of 16 super-blocks.
+/// Warps without rows, slices of 16 super-blocks, and of eight where 16 had room but an entry has eight; copies of lanes and bulk
+/// copies.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn slices_have_them_under_every_schedule() {
-    in_slices(1, 9, (4, 16), (Schedule::RoundRobin, 7));
-    in_slices(2, 5, (4, 8), (Schedule::Adversarial, 2));
-    in_slices(3, 10, (5, 16), (Schedule::Random, 3));
+    let of = |sm| move |config: DeviceConfig| DeviceConfig { sm, ..config };
+    let (lanes, bulk) = (of((8, 0)), of((9, 0)));
+    in_slices(eight_of_33, (9, 4, 16), lanes(config(1, Schedule::RoundRobin, 7)));
+    in_slices(eight_of_33, (5, 4, 8), bulk(config(2, Schedule::Adversarial, 2)));
+    in_slices(sixteen_of_33, (10, 5, 16), bulk(config(3, Schedule::Random, 3)));
+    in_slices(sixteen_of_33, (5, 3, 8), lanes(config(4, Schedule::Random, 2)));
 }
 
 /// Where shared memory has room for few columns, items take turns, so many at once.
@@ -338,22 +350,23 @@ fn sessions_whose_hosts_choose_share_a_launch() {
 
 /// Bytes of weights that rings ask for while sessions on a device that counts do that.
 fn asked_for(run: impl FnOnce(&Model)) -> u64 {
-    asked_of((tiny(), None), run)
+    of_ring(&launches((tiny(), None), run))
 }
 
-/// The same of a model whose rings have so many units.
-fn asked_of((file, units): (ModelFile, Option<u32>), run: impl FnOnce(&Model)) -> u64 {
+/// The launches while sessions do that on such a device, of a model whose rings have so many units.
+fn launches((file, units): (ModelFile, Option<u32>), run: impl FnOnce(&Model)) -> Vec<LaunchRecord> {
     let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 4, ..Default::default() };
-    let model = match units {
-        None => open(file, units, config),
-        Some(_) => open(file, units, DeviceConfig { sm: (8, 0), ..config }),
-    };
+    let model = open(file, units, config);
     let ordinal = model.device().ordinal();
     kiln_emulator::clear_reports(ordinal);
     run(&model);
     drop(model);
-    let reports = kiln_emulator::reports(ordinal);
-    let lines = reports.iter().flat_map(|report| report.counters.lines.values());
+    kiln_emulator::reports(ordinal)
+}
+
+/// Bytes that rings ask for.
+fn of_ring(launches: &[LaunchRecord]) -> u64 {
+    let lines = launches.iter().flat_map(|launch| launch.counters.lines.values());
     let of_ring = |name: &str| name.contains("blocks/ring/copy.rs");
     let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| of_ring(name)));
     lines.map(|line| 32 * line.sectors).sum::<u64>()
@@ -374,15 +387,15 @@ fn weights_of_a_pass_are_read_once() {
     if common::is_left_out_on_gpu("a GPU does not count") {
         return;
     }
-    let (one, four) = (asked_by((tiny(), None), 1), asked_by((tiny(), None), 4));
+    let (one, four) = (of_ring(&by((tiny(), None), 1)), of_ring(&by((tiny(), None), 4)));
     println!("bytes of weights asked for: {one} by one session, {four} by four");
     assert!(one > 0 && four < 2 * one, "{one} by one session, {four} by four");
 }
 
-/// Bytes of weights that rings ask for while so many sessions make tokens at once.
-fn asked_by(of: (ModelFile, Option<u32>), sessions: usize) -> u64 {
+/// The launches while so many sessions make tokens at once.
+fn by(of: (ModelFile, Option<u32>), sessions: usize) -> Vec<LaunchRecord> {
     let begin = Barrier::new(sessions);
-    asked_of(of, |model| {
+    launches(of, |model| {
         std::thread::scope(|scope| {
             (0..sessions).for_each(|_| {
                 scope.spawn(|| {
@@ -395,15 +408,18 @@ fn asked_by(of: (ModelFile, Option<u32>), sessions: usize) -> u64 {
     })
 }
 
-/// With whole vectors there would be room for one column.
+/// With whole vectors there would be room for one column. Slices have a kernel of their own, which one session does not need.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn weights_are_read_once_beside_slices() {
     if common::is_left_out_on_gpu("a GPU does not count") {
         return;
     }
-    let of = || long_rows_of(33, Mix::Q4KM, 2);
-    let (one, three) = (asked_by((of(), Some(4)), 1), asked_by((of(), Some(4)), 3));
+    let of = |sessions| by((eight_of_33(), Some(4)), sessions);
+    let (one, three) = (of(1), of(3));
+    let slices = |launches: &[LaunchRecord]| launches.iter().any(|launch| launch.kernel.ends_with("slices"));
+    assert!(!slices(&one) && slices(&three));
+    let (one, three) = (of_ring(&one), of_ring(&three));
     println!("bytes of weights asked for: {one} by one session, {three} by three");
     assert!(one > 0 && three < 2 * one, "{one} by one session, {three} by three");
 }

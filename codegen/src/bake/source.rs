@@ -85,7 +85,7 @@ impl Source<'_> {
         let kiln = self.kiln;
         self.line(format_args!("    #[allow(unused_imports)] // of a few kernels some may be of no use"));
         self.line(format_args!(
-            "    use {kiln}::baked::{{BakedKernel, BakedModule, ColumnMemory, DecoderPath, Grid, MachineCode, NumberType::*, Numerics, Param, Regions}};"
+            "    use {kiln}::baked::{{BakedKernel, BakedModule, ColumnMemory, DecoderPath, Grid, MachineCode, NumberType::*, Numerics, Param}};"
         ));
         self.signatures.clear();
         for Descriptor { name, params, .. } in modules.iter().flat_map(|module| &module.kernels) {
@@ -160,9 +160,8 @@ impl Source<'_> {
                 self.line(format_args!("                BakedKernel {{ {launch}"));
                 self.line(format_args!(
                     "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared}, \
-                     begins_early: {begins_early},"
+                     column_shared: {column_shared:?}, begins_early: {begins_early},"
                 ));
-                self.line(format_args!("                    column_shared: {column_shared:?},"));
                 self.line(format_args!("                }},"));
             }
             self.line(format_args!("            ],"));

@@ -1,12 +1,12 @@
 //! Several vectors that are multiplied with quantised weights which pass by once: each column has a region of shared memory
-//! for its vector and what becomes of it. The first has it where a single vector has it, the others behind all that the
-//! kernel takes.
+//! for its vector and what becomes of it. The first has it where a single vector has it, and beside slices as many more as fit there;
+//! the others behind all that the kernel takes.
 
 use super::along::Along;
-use super::places::{Places, ROWS_OF_COLUMN, VALUES, of_column};
+use super::places::{Places, ROWS_OF_COLUMN, Several, VALUES, of_column};
 use super::wait::{self, Limit};
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
-use kiln_shape::ring::{self, ColumnMemory, SLICES};
+use kiln_shape::ring::ColumnMemory;
 
 /// The columns of a launch, and the vectors of each.
 #[derive(Clone, Copy)]
@@ -15,9 +15,8 @@ pub(crate) struct Company<'a> {
     pub(crate) count: Val<U32>,
     /// How many the launch has room for.
     pub(crate) most: Size,
-    /// The shared memory for regions beyond the first, and where regions are.
+    /// The shared memory for regions that do not lie with the first.
     pub(crate) rest: Shared<U8>,
-    pub(crate) place: Place,
     /// The vectors of a column.
     pub(crate) vectors: &'a dyn Fn(&mut Builder, Val<U32>) -> Vectors,
     pub(crate) ready: Ready,
@@ -82,7 +81,7 @@ pub(crate) struct Vectors {
     pub(crate) writes: Option<Val<Pred>>,
 }
 
-/// A column, and how many bytes its region lies behind that of a launch's only column.
+/// A column, and how many bytes its region lies behind the first one's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) number: Val<U32>,
@@ -133,14 +132,10 @@ const NO_ROW: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Regions {
     count: Val<U32>,
-    most: Size,
-    /// From each region to the next, and regions that lie where a single column has its own.
-    each: Size,
-    home: Size,
-    /// How many bytes further behind the others lie.
-    beyond: Val<U32>,
-    /// The shift of the first one, if not 0.
-    first: Option<Val<U32>>,
+    /// From a region to the next one, those that follow the first so, and from the first to those that lie elsewhere.
+    each: u32,
+    home: u32,
+    to_rest: Val<U32>,
     /// Whether the columns have norms' factors.
     normalised: Val<Pred>,
     /// Of the first column: the norm's factor.
@@ -150,99 +145,65 @@ pub(crate) struct Regions {
     result: Shared<U64>,
     /// Of the first column: `[warps, rows]`, the values of super-blocks, and then products of the gate.
     values: Shared<F32>,
+    several: Several,
     gates: Shared<F32>,
-    rows: Val<U32>,
-}
-
-/// Where a launch has its regions, by parameters: registers are short where columns are gone through.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    /// From each region to the next.
-    each: Val<U32>,
-    /// Regions that lie where a single column has its own.
-    home: Val<U32>,
-    /// Bytes by which the first region begins before that, and vectors behind the begin of their regions: those by which
-    /// slices are shorter than whole vectors.
-    pub(crate) shorter: Val<U32>,
-}
-
-impl Place {
-    /// The launch's.
-    #[track_caller]
-    pub(crate) fn new(b: &mut Builder) -> Place {
-        let [each, home, shorter] = ["column_bytes", "columns_home", "column_shorter"].map(|name| b.param::<U32>(name));
-        Place { each, home, shorter }
-    }
+    rows: Size,
 }
 
 /// Floats in front of the values: the norm's factor and two addresses.
 const BESIDE: u32 = 8;
 
 impl Regions {
-    /// Regions like the one that begins at `base`, behind so many bytes of dynamic shared memory, and ends with what this
-    /// takes. With slices of long vectors each is so many bytes `shorter` by their lengths, if there may be slices.
+    /// Regions like the one that begins at `base`, behind so many bytes of dynamic shared memory, and ends with what this takes: room
+    /// for a single column, with more values. Where the longest vector is in slices, and takes so many bytes `whole`, there is none,
+    /// but there are as many regions as lie in the same room.
     #[track_caller]
     pub(crate) fn new(
         b: &mut Builder,
         company: &Company<'_>,
         normalised: Val<Pred>,
         (base, before): (Shared<F32>, u32),
-        along: &Along,
-        shorter: Option<[u32; SLICES.len()]>,
+        (along, whole): (&Along, Option<u32>),
     ) -> Regions {
         let warps = b.warps();
         let vector = b.dynamic_taken() - before;
-        let factor = b.dynamic_shared::<F32>(BESIDE + (VALUES + 32) * warps);
-        let (values, values_of_column) = (factor.at(BESIDE), of_column(along));
-        let bytes = vector + 4 * (BESIDE + (values_of_column + ROWS_OF_COLUMN) * warps);
-        let at_home = b.dynamic_taken() - before;
-        let regions = |shorter: u32| {
-            let each = (bytes - shorter).next_multiple_of(128) + APART;
-            ring::Regions { each, home: (at_home / each).max(1), shorter }
-        };
-        b.shared_of_columns(ColumnMemory { whole: regions(0), sliced: shorter.map(|each| each.map(regions)) });
-        // Without slices the launch has no choice.
-        let (each, home, first) = match shorter {
-            None => (Size::Const(regions(0).each), Size::Const(regions(0).home), None),
-            Some(_) => {
-                let Place { each, home, shorter } = company.place;
-                (Size::Reg(each), Size::Reg(home), Some(b.sub::<U32>(0, shorter)))
-            }
-        };
+        let of_several = of_column(along, whole.is_some());
+        let each = (vector + 4 * (BESIDE + (of_several + ROWS_OF_COLUMN) * warps)).next_multiple_of(128) + APART;
+        let of_single = BESIDE + (VALUES + 32) * warps;
+        let home = whole.map_or(1, |vector| ((vector + 4 * of_single) / each).max(1));
+        let factor = b.dynamic_shared::<F32>(if whole.is_some() { (home * each - vector) / 4 } else { of_single });
+        let values = factor.at(BESIDE);
+        b.shared_of_columns(ColumnMemory { each, home });
         let (rest, base) = (b.shared_address(company.rest), b.shared_address(base));
         let to_rest = b.sub::<U32>(rest, base);
-        let to_rest = b.add::<U32>(to_rest, APART);
-        let behind_home = b.size_mul(home, each);
-        let several = are_several(b, company.most);
-        let gates = b.selp::<U32>(values_of_column * warps, VALUES * warps, several);
+        let several = Several { are: whole.is_none().then(|| are_several(b, company.most)), values: of_several };
+        let gates = several.choose(b, Size::Const(of_several * warps), Size::Const(VALUES * warps));
         Regions {
             count: company.count,
-            most: company.most,
             normalised,
             each,
             home,
-            beyond: b.sub::<U32>(to_rest, behind_home),
-            first,
+            to_rest: b.add::<U32>(to_rest, APART),
             factor,
             ready: company.ready,
             result: factor.at(4).cast(),
             values,
+            several,
             gates: b.index(values, gates),
-            rows: b.selp::<U32>(ROWS_OF_COLUMN, 32, several),
+            rows: several.choose(b, Size::Const(ROWS_OF_COLUMN), Size::Const(32)),
         }
     }
 
     /// The first column's values, and whether the launch has room for several.
     #[track_caller]
-    pub(crate) fn values(&self, b: &mut Builder) -> (Shared<F32>, Val<Pred>) {
-        (self.values, are_several(b, self.most))
+    pub(crate) const fn values(&self) -> (Shared<F32>, Several) {
+        (self.values, self.several)
     }
 
     /// Runs `body` for each column: in the whole block, or in a whole warp.
     #[track_caller]
     pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Column)) {
-        let first = self.first(b);
-        let (number, shift) = (b.var::<U32>(0), b.var::<U32>(first));
+        let (number, shift) = (b.var::<U32>(0), b.var::<U32>(0));
         b.do_while(|b| {
             let column = Column { number: b.get(number), shift: b.get(shift) };
             body(b, column);
@@ -299,24 +260,11 @@ impl Regions {
         (b.selp::<U32>(row, NO_ROW, there), shift)
     }
 
-    /// The shift of the first column.
-    #[track_caller]
-    pub(crate) fn first(&self, b: &mut Builder) -> Val<U32> {
-        self.first.unwrap_or_else(|| b.mov::<U32>(0))
-    }
-
-    /// The shift of the column behind one.
+    /// How many bytes behind the first region the one behind a column's lies.
     fn further(&self, b: &mut Builder, column: Column) -> Val<U32> {
         let further = b.add::<U32>(column.shift, self.each);
-        let beyond = b.add::<U32>(further, self.beyond);
-        let leaves_home = match self.home {
-            Size::Const(home) => b.setp_eq(column.number, home - 1),
-            home @ Size::Reg(_) => {
-                let next = b.add::<U32>(column.number, 1);
-                b.setp_eq::<U32>(next, home)
-            }
-        };
-        b.selp::<U32>(beyond, further, leaves_home)
+        let leaves_home = b.setp_eq(column.number, self.home - 1);
+        b.selp::<U32>(self.to_rest, further, leaves_home)
     }
 
     /// Whether another column follows, and how many bytes from a column's region the next one's lies, or the first one's behind
@@ -326,10 +274,7 @@ impl Regions {
         let next = b.add::<U32>(column.number, 1);
         let more = b.setp_lt::<U32>(next, self.count);
         let further = self.further(b, column);
-        let further = match self.first {
-            None => b.selp::<U32>(further, 0, more),
-            Some(first) => b.selp::<U32>(further, first, more),
-        };
+        let further = b.selp::<U32>(further, 0, more);
         (more, b.sub::<U32>(further, column.shift))
     }
 
@@ -344,11 +289,11 @@ impl Regions {
     pub(crate) fn of(&self, b: &mut Builder, number: Val<U32>) -> Column {
         let last = b.sub::<U32>(self.count, 1);
         let number = b.min::<U32>(number, last);
-        let first = self.first(b);
-        let at_home = b.mad::<U32>(number, self.each, first);
-        let beyond = b.add::<U32>(at_home, self.beyond);
-        let is_beyond = b.setp_ge::<U32>(number, self.home);
-        Column { number, shift: b.selp::<U32>(beyond, at_home, is_beyond) }
+        let before = b.sub::<U32>(number, self.home);
+        let further = b.mad::<U32>(before, self.each, self.to_rest);
+        let at_home = if self.home == 1 { b.mov::<U32>(0) } else { b.mul::<U32>(number, self.each) };
+        let is_at_home = b.setp_lt::<U32>(number, self.home);
+        Column { number, shift: b.selp::<U32>(at_home, further, is_at_home) }
     }
 
     /// Keeps the norm's factor of each lane's column for all warps, by a whole one.

@@ -8,10 +8,10 @@
 use super::along::Along;
 use super::company::{Column, OfTurn, Regions, Turn};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
-use super::places::{Places, VALUES, loaded, of_column};
+use super::places::{Places, VALUES, loaded};
 use super::ring::{Consumer, Deal};
 use super::runs::Runs;
-use super::slices::{self, Slice};
+use super::slices::Slice;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
@@ -59,12 +59,12 @@ impl Values {
         let (all, several) = match &regions {
             None => (b.dynamic_shared(VALUES * b.warps()), None),
             Some(regions) => {
-                let (values, several) = regions.values(b);
+                let (values, several) = regions.values();
                 (values, Some(several))
             }
         };
-        let each =
-            several.map_or(Size::Const(VALUES), |several| Size::Reg(b.selp::<U32>(of_column(along), VALUES, several)));
+        let each = Size::Const(VALUES);
+        let each = several.map_or(each, |several| several.choose(b, Size::Const(several.values), each));
         let warp = b.warp_id();
         let beside = vector_bytes + 4 * VALUES * b.warps();
         let loads = ring.is_none() && b.target().sm() >= 80 && is_run;
@@ -268,7 +268,8 @@ impl Values {
                     count => {
                         let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
                         // Of a vector that is staged in parts the last may have any length.
-                        let of_slices = self.slice.map_or(Vec::new(), |_| slices::counts(self.along.most()));
+                        let of_slices: Vec<u32> =
+                            self.slice.iter().flat_map(|(slice, _)| slice.of().all_counts()).collect();
                         let steps = match self.is_run {
                             true => self.along.steps([16, 8, 4, 2, 1], &of_slices),
                             false => vec![16, 4, 1],
@@ -457,16 +458,7 @@ impl Values {
             let first = b.get(place.super_block);
             // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
             let holds = int8.group == ScaleGroup::Of256 && b.target().sm() >= 90;
-            let held = holds.then(|| {
-                let x = match &self.regions {
-                    None => *x,
-                    Some(regions) => {
-                        let shift = regions.first(b);
-                        x.behind(b, shift)
-                    }
-                };
-                int8.hold(b, &x, first)
-            });
+            let held = holds.then(|| int8.hold(b, x, first));
             // Whether others' activations are needed each time: in a row of other super-blocks, and for several columns.
             let changes = way.changes(b);
             let changes = match &self.regions {

@@ -9,11 +9,10 @@ use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::exchange::Handed;
 use super::fast::Values;
 use super::ring::Consumer;
-use super::slices::{Slice, Slices};
+use super::slices::{InSlices, Slice, Slices};
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use crate::formats::form;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val};
-use kiln_shape::ring::SLICES;
 use kiln_shape::{Numerics, ROWS_TOGETHER, STAGED_MAX, SUPER_BLOCK, WeightType};
 
 /// The vector.
@@ -386,8 +385,8 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) widths: &'a [(u32, u32)],
     /// Whether it is multiplied with one matrix, and who finds a row at which another one begins: rows may still be on their way.
     pub(crate) one: Val<Pred>,
-    /// Whether the longest one may come in slices: it alone has its length, and products are of bytes, each super-block's by itself.
-    pub(crate) may_slice: bool,
+    /// Where the longest one comes in slices: products are of bytes, each super-block's by itself, and types are of one form.
+    pub(crate) slices: Option<InSlices>,
     pub(crate) border: &'a dyn Fn(&mut Builder) -> Val<U32>,
     /// The types that matrices may have, and who looks up the numbers of those that these matrices have.
     pub(crate) types: &'a [WeightType],
@@ -446,17 +445,17 @@ pub(crate) struct Prepared {
     pub(crate) share: Share,
 }
 
-/// Stages one of several vectors, with barriers as in [`staged`], and runs `body` on it; on one slice of it after another, where the
-/// launch has room for slices only.
+/// Stages one of several vectors, with barriers as in [`staged`], and runs `body` on it; where it comes in slices, on one after
+/// another.
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>, body: impl FnOnce(&mut Builder, &Pass, &Prepared)) {
     let counts = input.widths.iter().map(|(k, _)| k.div_ceil(SUPER_BLOCK));
     let longest = counts.max().unwrap_or(0);
     let super_blocks = b.size_div_ceil(Size::Reg(input.k), SUPER_BLOCK);
-    let Some(ring) = input.ring.filter(|_| input.may_slice) else {
+    let Some((ring, of)) = input.ring.zip(input.slices) else {
         let (pass, prepared) = stage_any(b, input, (super_blocks, longest), None);
         return body(b, &pass, &prepared);
     };
-    let slice = Slices::new(b, ring.slice(), super_blocks, longest).begin(b);
+    let slice = Slices::new(b, of, ring.records(), super_blocks).begin(b);
     // What is computed for a slice is computed in the loop: what is kept for the next one takes registers from products.
     b.do_while(|b| {
         let (pass, prepared) = stage_any(b, input, (super_blocks, longest), Some(slice));
@@ -491,23 +490,16 @@ fn stage_any(
     if handed.is_some() && forms.together == 2 && 7 * rounds(4) < 5 * rounds(2) && b.target().sm() >= 90 {
         forms.together = 4;
     }
-    let room = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
-    // With slices of the longest vector the others need most, of which then each is in one form as well.
-    let others = widths.iter().map(|(k, _)| count(*k)).filter(|count| *count < most).max().unwrap_or(0);
-    let shorter = SLICES.map(|slice| 4 * room.saturating_sub(forms.words(slice.max(others), true)));
-    forms.one = One::When(match slice {
-        None => one,
-        Some(slice) => {
-            let are_slices = slice.is_of_launch(b);
-            b.or_pred(one, are_slices)
-        }
-    });
+    let whole = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
+    // Beside slices there is room for one form.
+    let ((room, most), whole) = match input.slices {
+        None => ((whole, most), None),
+        Some(of) => ((forms.words(of.room(), true), of.room()), Some(Staged::bytes_of(whole, most))),
+    };
+    forms.one = if slice.is_some() { One::Always } else { One::When(one) };
     let before = b.dynamic_taken();
     let in_room = slice.map_or(super_blocks, |slice| slice.room(b));
-    let mut staged = Staged::new(b, &forms, room, in_room, most);
-    if let (Some(_), Some(company)) = (slice, company) {
-        staged = staged.shorter(b, company.place.shorter);
-    }
+    let staged = Staged::new(b, &forms, room, in_room, most);
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
     let further = |b: &mut Builder, x: Global<F32>| match slice {
@@ -531,11 +523,10 @@ fn stage_any(
     }
     let kinds = of(b);
     let wanted = With { numerics: Numerics::Fast, types, of: &kinds.each }.wanted(b, &forms);
-    let counts = widths.iter().map(|(k, _)| count(*k)).chain(slice.iter().flat_map(|_| SLICES));
-    let along = Along::one_of(b, in_room, counts);
+    let along = along_any(b, in_room, widths, input.slices);
     let region = (staged.base(), before);
-    let shorter = slice.map(|_| shorter);
-    let regions = company.map(|company| Regions::new(b, &company, normalised, region, &along, shorter));
+    let of = (&along, whole);
+    let regions = company.map(|company| Regions::new(b, &company, normalised, region, of));
     let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), (ring, regions));
     let border = border(b);
     let share = Share::of_values(b, rows, &mut values, (border, one), slice);
@@ -597,6 +588,14 @@ fn stage_any(
     };
     let tile = Tile::new(b, size, ROWS_TOGETHER);
     (Pass { staged, tile, values: Some(values), scale, ends: None, regions }, Prepared { kinds, share })
+}
+
+/// Super-blocks of a row, or those of a slice, as one of several vectors has them.
+#[track_caller]
+pub(crate) fn along_any(b: &mut Builder, size: Size, widths: &[(u32, u32)], slices: Option<InSlices>) -> Along {
+    let whole = widths.iter().map(|(k, _)| k.div_ceil(SUPER_BLOCK));
+    let whole = whole.filter(|count| slices.is_none_or(|of| *count != of.longest));
+    Along::one_of(b, size, whole.chain(slices.iter().flat_map(|of| of.counts())))
 }
 
 /// Where results go.

@@ -47,27 +47,44 @@ fn rows_of(count: u32, (values, rows): (u32, u32)) -> u32 {
     ((values + apart(count) - count.next_multiple_of(FOUR)) / apart(count)).min(rows)
 }
 
-/// Floats that the values of a warp and column take, where a launch has room for several columns: a row at least.
-pub(crate) fn of_column(along: &Along) -> u32 {
-    VALUES_OF_COLUMN.max(values(1, along.most()))
+/// Where a launch has room for several columns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Several {
+    /// Whether it has, the same in the whole grid; none where every launch has.
+    pub(crate) are: Option<Val<Pred>>,
+    /// Floats that the values of a warp and column then take.
+    pub(crate) values: u32,
+}
+
+impl Several {
+    /// The first for several columns, the second for one.
+    #[track_caller]
+    pub(crate) fn choose(&self, b: &mut Builder, several: Size, one: Size) -> Size {
+        self.are.map_or(several, |are| Size::Reg(b.selp::<U32>(several, one, are)))
+    }
+}
+
+/// Floats that the values of a warp and column take there: a row at least. Beside slices room is short, and there are as many as a
+/// warp's lanes make at once of the longest rows.
+pub(crate) fn of_column(along: &Along, in_slices: bool) -> u32 {
+    let longest = along.most();
+    if in_slices { values((BANKS / longest).max(1), longest) } else { VALUES_OF_COLUMN.max(values(1, longest)) }
 }
 
 impl Places {
     /// Those of a launch that has room for `several` columns, if it has; such a one has fewer rows.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, along: &Along, several: Option<Val<Pred>>) -> Places {
+    pub(crate) fn new(b: &mut Builder, along: &Along, several: Option<Several>) -> Places {
         let of_one = |count| rows_of(count, (VALUES, BANKS));
-        let of_column = (of_column(along), ROWS_OF_COLUMN);
-        let of_column = |count| rows_of(count, of_column);
         let (rows, lanes) = (along.choose(b, of_one), Size::Const(BANKS.trailing_zeros()));
         let (rows, lanes) = match several {
             None => (rows, lanes),
             Some(several) => {
+                let of_column = |count| rows_of(count, (several.values, ROWS_OF_COLUMN));
                 let rows_of_column = along.choose(b, of_column);
                 let bits = |count| of_column(count).next_power_of_two().trailing_zeros();
                 let lanes_of_column = along.choose(b, bits);
-                let rows = b.selp::<U32>(rows_of_column, rows, several);
-                (Size::Reg(rows), Size::Reg(b.selp::<U32>(lanes_of_column, lanes, several)))
+                (several.choose(b, rows_of_column, rows), several.choose(b, lanes_of_column, lanes))
             }
         };
         Places {

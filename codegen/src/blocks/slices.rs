@@ -1,5 +1,5 @@
-//! A long vector of several columns in slices: shared memory holds a few super-blocks of each column at once, so that there is room
-//! for more columns beside a ring.
+//! The FFN's vector of several columns in slices: shared memory holds a few super-blocks of each column at once, so that there is
+//! room for more columns beside a ring.
 //!
 //! A warp's rows are multiplied with one slice after another, at most [`ROWS_OF_COLUMN`] of them between two stagings of the same
 //! slice: so many sums a column and warp are kept. A row's chain of additions goes on where it stood behind the slice before, so
@@ -11,16 +11,52 @@
 use super::places::ROWS_OF_COLUMN;
 use super::ring::Deal;
 use crate::ptx::{Builder, Pred, S32, Size, U32, Val, Var};
-use kiln_shape::ring::SLICES;
+
+/// Super-blocks of a slice: so many lanes are busy with a row's. The longer ones where an entry holds them.
+const SLICES: [u32; 2] = [16, 8];
+
+/// Which vectors of a model come in slices: its longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InSlices {
+    /// Its super-blocks, and those of the longest of the others.
+    pub(crate) longest: u32,
+    pub(crate) others: u32,
+}
+
+impl InSlices {
+    /// The most super-blocks of a slice: as many as take no more room than the other vectors, or the fewest.
+    pub(crate) const fn most(self) -> u32 {
+        if self.others > SLICES[1] { SLICES[0] } else { SLICES[1] }
+    }
+
+    /// Super-blocks of a vector or slice at most.
+    pub(crate) fn room(self) -> u32 {
+        self.others.max(self.most())
+    }
+
+    /// Whether there would be several.
+    pub(crate) fn are_several(self) -> bool {
+        self.longest > self.room()
+    }
+
+    /// The super-blocks that slices may have, but for the last one of a vector.
+    pub(crate) fn counts(self) -> impl Iterator<Item = u32> {
+        SLICES.into_iter().filter(move |slice| *slice <= self.most())
+    }
+
+    /// The super-blocks that any of them may have.
+    pub(crate) fn all_counts(self) -> impl Iterator<Item = u32> {
+        self.counts().flat_map(move |slice| [slice, self.longest % slice])
+    }
+}
 
 /// How a phase's vector is staged; the same on both ends of a ring, and in the whole grid. What follows from a length is computed
 /// where it is used: registers are short beside products.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slices {
-    /// Super-blocks of the vector, and of the longest one, which alone comes in slices.
+    of: InSlices,
+    /// Super-blocks of the vector, and of a slice.
     all: Val<U32>,
-    longest: u32,
-    /// Super-blocks of a slice, or 0 where a launch stages all vectors whole.
     slice: Val<U32>,
 }
 
@@ -35,28 +71,17 @@ pub(crate) struct Slice {
 /// Bits of a super-block's number.
 const FIRST_BITS: u32 = 8;
 
-/// The super-blocks that slices of a vector of so many may have.
-pub(crate) fn counts(longest: u32) -> Vec<u32> {
-    SLICES.into_iter().flat_map(|slice| [slice, longest % slice]).collect()
-}
-
 impl Slices {
-    /// Those of a phase whose vector has `all` super-blocks, of which the longest has so many.
+    /// Those of a phase whose vector has `all` super-blocks, beside a ring whose entries have so many records at most.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, slice: Val<U32>, all: Size, longest: u32) -> Slices {
-        Slices { all: b.mov::<U32>(all), longest, slice }
-    }
-
-    /// Whether the launch has room for slices of the longest vector only, and for one form of each other.
-    fn of_launch(&self, b: &mut Builder) -> Val<Pred> {
-        b.setp_ne(self.slice, 0)
+    pub(crate) fn new(b: &mut Builder, of: InSlices, records: Val<U32>, all: Size) -> Slices {
+        Slices { of, all: b.mov::<U32>(all), slice: b.min::<U32>(records, of.most()) }
     }
 
     /// Whether the vector comes in slices.
     #[track_caller]
     pub(crate) fn are(&self, b: &mut Builder) -> Val<Pred> {
-        let (of_launch, is_longest) = (self.of_launch(b), b.setp_eq(self.all, self.longest));
-        b.and_pred(of_launch, is_longest)
+        b.setp_eq(self.all, self.of.longest)
     }
 
     /// From one slice's first super-block to the next one's; all where the vector is staged whole.
@@ -122,10 +147,9 @@ impl Slice {
         self.of.are(b)
     }
 
-    /// Whether the launch has room for slices only.
-    #[track_caller]
-    pub(crate) fn is_of_launch(&self, b: &mut Builder) -> Val<Pred> {
-        self.of.of_launch(b)
+    /// The vectors that come so.
+    pub(crate) const fn of(&self) -> InSlices {
+        self.of.of
     }
 
     /// Whether nothing was staged before it.

@@ -89,7 +89,7 @@ impl Staged {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, forms: &Forms, room: u32, super_blocks: Size, most: u32) -> Staged {
         let squares = room.next_multiple_of(4);
-        let room = squares + most.next_multiple_of(4);
+        let room = Staged::bytes_of(room, most) / 4;
         let base = b.dynamic_shared::<F32>(room);
         let together = forms.together;
         let rounds = b.size_div_ceil(super_blocks, together);
@@ -112,6 +112,11 @@ impl Staged {
         Staged { forms: places, super_blocks, together, base, room, squares: base.at(squares), apart }
     }
 
+    /// Bytes that one takes of `room` words and at most so many super-blocks.
+    pub(crate) const fn bytes_of(room: u32, most: u32) -> u32 {
+        4 * (room.next_multiple_of(4) + most.next_multiple_of(4))
+    }
+
     /// The shared memory that it takes.
     pub(crate) const fn base(&self) -> Shared<F32> {
         self.base
@@ -126,13 +131,6 @@ impl Staged {
     pub(crate) fn behind(&self, b: &mut Builder, bytes: Val<U32>) -> Staged {
         let forms = self.forms.iter().map(|(form, at)| (*form, b.byte_index(*at, bytes, 1))).collect();
         Staged { forms, squares: b.byte_index(self.squares, bytes, 1), ..*self }
-    }
-
-    /// The same that begins so many bytes further behind, but for the sums of squares, where it is so much shorter.
-    #[track_caller]
-    pub(crate) fn shorter(&self, b: &mut Builder, bytes: Val<U32>) -> Staged {
-        let forms = self.forms.iter().map(|(form, at)| (*form, b.byte_index(*at, bytes, 1))).collect();
-        Staged { forms, ..*self }
     }
 
     /// The same with the sums of squares elsewhere.

@@ -1,22 +1,19 @@
 use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
-use crate::Target;
-use crate::blocks::along::Along;
 use crate::blocks::company::{Company, OfTurn};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::exchange::{self, Handed};
 use crate::blocks::gemv::{self, AllRows, AnyInput, Kinds, Pass, Prepared, Share};
 use crate::blocks::math;
-use crate::blocks::places::Places;
+use crate::blocks::places::{Places, Several, of_column};
 use crate::blocks::ring::{Consumer, Deal, Producer, Records};
 use crate::blocks::runs::Runs;
-use crate::blocks::slices::Slices;
+use crate::blocks::slices::{InSlices, Slices};
 use crate::blocks::tensor::{Table, Tensor, vector_from_table};
 use crate::blocks::together::Together;
 use crate::formats::{Form, form};
 use crate::ptx::{Builder, F32, Global, LINE, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
-use kiln_shape::ring::SLICES;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
 
@@ -29,6 +26,8 @@ pub struct Products {
     pub shape: ModelShape,
     /// The types its matrices may have.
     types: Vec<WeightType>,
+    /// Whether the FFN's vector comes in slices.
+    has_slices: bool,
 }
 
 /// The longest row: 127 super-blocks.
@@ -67,7 +66,7 @@ impl Products {
     /// The products of a model for matrices of those of `types` that fast numerics have for it.
     pub fn new(shape: ModelShape, types: &[WeightType]) -> Products {
         let types = types.iter().copied().filter(|ty| Numerics::Fast.takes(*ty, &shape)).collect();
-        Products { shape, types }
+        Products { shape, types, has_slices: false }
     }
 
     /// The length of each phase's vector, and the number of matrices that it is multiplied with.
@@ -88,13 +87,24 @@ impl Products {
         self.of_rows(b, operands, &chosen, AllRows::OfBlock(first, end));
     }
 
-    /// Whether a launch may stage the FFN's vector in slices: it is the longest, and products are of bytes, each super-block's by
-    /// itself. Not from sm_90 on: by the clock an H200 takes 0.6 us longer for a layer of Qwen2.5-3B with text for slices, an A100
-    /// 0.04.
-    fn may_slice(&self, target: Target) -> bool {
-        let ModelShape { hidden, ffn, .. } = self.shape;
+    /// The same with the FFN's vector in slices.
+    pub(crate) fn with_slices(self) -> Products {
+        Products { has_slices: true, ..self }
+    }
+
+    /// The slices of the FFN's vector, if a launch may have it so: it is the longest, and products are of bytes, each super-block's
+    /// by itself.
+    pub(crate) fn may_slice(&self) -> Option<InSlices> {
+        let widths = self.widths().map(|(width, _)| width);
+        let whole = widths.into_iter().all(|width| width.is_multiple_of(SUPER_BLOCK));
         let are_bytes = self.types.iter().all(|ty| form(*ty, Numerics::Fast) != Form::Float);
-        target.sm() < 90 && are_bytes && ffn > SLICES[0] * SUPER_BLOCK && ffn > hidden && ffn > self.shape.q_dim()
+        let others = self.shape.hidden.max(self.shape.q_dim()) / SUPER_BLOCK;
+        let of = InSlices { longest: self.shape.ffn / SUPER_BLOCK, others };
+        (whole && are_bytes && of.are_several()).then_some(of)
+    }
+
+    fn slices(&self) -> Option<InSlices> {
+        self.may_slice().filter(|_| self.has_slices)
     }
 
     /// Stages the phase's vector, and multiplies it with `rows`.
@@ -124,7 +134,7 @@ impl Products {
             kind,
             widths: &self.widths(),
             one,
-            may_slice: self.may_slice(b.target()),
+            slices: self.slices(),
             border: &border,
             types: &self.types,
             of: &types,
@@ -159,11 +169,11 @@ impl Products {
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let super_blocks = b.size_div_ceil(Size::Reg(chosen.k), SUPER_BLOCK);
         let along = b.mov::<U32>(super_blocks);
-        let counts = self.widths().map(|(width, _)| width.div_ceil(SUPER_BLOCK));
-        let longest = self.shape.ffn / SUPER_BLOCK;
-        let slices = self.may_slice(b.target()).then(|| Slices::new(b, ring.slice(), super_blocks, longest));
+        let slices = self.slices().map(|of| Slices::new(b, of, ring.records(), super_blocks));
         let in_room = slices.map_or(super_blocks, |slices| slices.room(b));
-        let of_row = Along::one_of(b, in_room, counts.into_iter().chain(slices.iter().flat_map(|_| SLICES)));
+        let of_row = gemv::along_any(b, in_room, &self.widths(), self.slices());
+        let are = Some(several).filter(|_| slices.is_none());
+        let several = Several { are, values: of_column(&of_row, slices.is_some()) };
         let tile = Places::new(b, &of_row, Some(several)).rows();
         let end = b.max(end, first);
         let alone = b.setp_eq(chosen.matrices, 1);

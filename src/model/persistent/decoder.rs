@@ -15,6 +15,7 @@ use crate::model::{Inner, KvType, Numerics, balance};
 use crate::shape::choice;
 use crate::shape::exchange::{self, EMPTY};
 use crate::shape::mailbox::{self, state};
+use crate::shape::ring::Depth;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -106,6 +107,8 @@ impl Decoder {
         let mut decoders = model.decoders();
         decoders.retain(|(_, decoder)| decoder.upgrade().is_some_and(|decoder| decoder.post.check().is_ok()));
         if let Some(known) = decoders.iter().find(|(of, _)| *of == key).and_then(|(_, decoder)| decoder.upgrade()) {
+            // With this session so many may have an item at once.
+            known.kernel.make_room(&model.device, model.baked, Arc::strong_count(&known))?;
             return Ok(known);
         }
         let decoder = Arc::new(Decoder::new(model, key)?);
@@ -117,7 +120,7 @@ impl Decoder {
         let (device, shape) = (&model.device, model.file.shape());
         let kernel = model.persistent_kernel(key.numerics, key.events.is_some())?;
         let blocks = grid(model, &kernel, key.blocks)?;
-        let (stride, columns) = (blocks as usize, kernel.columns() as usize);
+        let (stride, columns) = (blocks as usize, kernel.most_columns() as usize);
         let trace = match key.events {
             Some(events) => {
                 let words = events as usize * (blocks * mailbox::trace::WORDS) as usize;
@@ -259,7 +262,6 @@ impl Decoder {
             None => Trace { trace: Out::NULL, trace_capacity: 0 },
         };
         let (second_planes, of_block) = &memory.second_planes;
-        let (ring, regions) = self.kernel.ring(columns);
         let exchange = || Exchange {
             exchange: (&cleared.exchange).into(),
             parts: (&cleared.parts.0).into(),
@@ -267,15 +269,22 @@ impl Decoder {
             second_planes: second_planes.into(),
             second_planes_each: *of_block,
             columns,
-            column_bytes: regions.each,
-            columns_home: regions.home,
-            column_shorter: regions.shorter,
         };
+        let at = columns as usize - 1;
+        let ring = |rings: &[Depth]| rings.get(at).copied().unwrap_or(Depth::LEAST);
         match &*self.kernel {
             Persistent::Plain(kernel) => self.enqueue(kernel, &decoder),
             Persistent::Tracing(kernel) => self.enqueue(kernel, &(decoder, trace())),
-            Persistent::Ring(kernel, ..) => self.enqueue(kernel, &((decoder, ring), exchange())),
-            Persistent::TracingRing(kernel, ..) => self.enqueue(kernel, &(((decoder, trace()), ring), exchange())),
+            Persistent::Ring(kernel, rings, sliced) => {
+                let (kernel, ring) = match sliced.as_ref().and_then(|sliced| sliced.of(at.checked_sub(rings.len())?)) {
+                    Some(of_slices) => of_slices,
+                    None => (kernel, ring(rings)),
+                };
+                self.enqueue(kernel, &((decoder, ring), exchange()))
+            }
+            Persistent::TracingRing(kernel, rings) => {
+                self.enqueue(kernel, &(((decoder, trace()), ring(rings)), exchange()))
+            }
         }
     }
 

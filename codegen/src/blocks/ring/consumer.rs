@@ -73,11 +73,6 @@ impl Consumer {
         b.byte_index(self.ring.memory, units, UNIT_BYTES)
     }
 
-    /// Super-blocks of a slice of long vectors, or 0 where a launch stages them whole.
-    pub(crate) const fn slice(&self) -> Val<U32> {
-        self.ring.slice
-    }
-
     /// Super-blocks that lanes work on at once.
     pub(crate) const fn records(&self) -> Val<U32> {
         self.ring.records

@@ -69,8 +69,6 @@ pub(crate) struct Ring {
     /// Units of a warp's part, and records of an entry, at most.
     units: Val<U32>,
     records: Val<U32>,
-    /// Super-blocks of a slice of long vectors, or 0.
-    slice: Val<U32>,
     /// Consumer warps.
     warps: u32,
     copies: Copies,
@@ -112,7 +110,7 @@ impl Ring {
     /// block; a barrier of the block must follow.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, warps: u32) -> Ring {
-        let [units, records, slice] = ["ring_units", "ring_records", "slice"].map(|name| b.param::<U32>(name));
+        let (units, records) = (b.param::<U32>("ring_units"), b.param::<U32>("ring_records"));
         let barriers = b.shared::<U64>("ring_barriers", 2 * warps * ENTRIES + 4);
         let others = barriers.at(2 * warps * ENTRIES);
         let ring = Ring {
@@ -125,7 +123,6 @@ impl Ring {
             tokens: b.shared("ring_tokens", 1),
             units,
             records,
-            slice,
             warps,
             copies: Copies::of(b.target()),
             policy: None,

@@ -156,11 +156,6 @@ impl Producer {
         self.ring.warps
     }
 
-    /// Super-blocks of a slice of long vectors, or 0 where a launch stages them whole.
-    pub(crate) const fn slice(&self) -> Val<U32> {
-        self.ring.slice
-    }
-
     /// Super-blocks of an entry, at most.
     pub(crate) const fn records(&self) -> Val<U32> {
         self.ring.records

@@ -2,7 +2,6 @@
 //! registers are short beside attention. A lane of warp 0 keeps the words of a column; every thread may read them.
 
 use super::{Decoder, Pass};
-use crate::blocks::company::Place;
 use crate::ptx::{Builder, Element, Global, LoadKind, Operand, Pred, Shared, Size, U32, U64, Val};
 use kiln_shape::mailbox::command::{self, COLUMNS};
 use kiln_shape::mailbox::{self, item, state};
@@ -48,8 +47,6 @@ pub(super) struct Columns {
     most: u32,
     /// Columns that the launch has room for, at most.
     limit: Size,
-    /// Where it has their regions.
-    regions: Option<Place>,
     /// What loads of words may assume.
     kind: LoadKind,
 }
@@ -64,15 +61,13 @@ impl Columns {
             command: b.shared("command", command::WORDS),
             most,
             limit: Size::Const(most),
-            regions: None,
             kind: LoadKind::Constant,
         }
     }
 
-    /// The same with the launch's limit, and its regions.
+    /// The same with the launch's limit.
     pub(super) fn with_limit(self, b: &mut Builder) -> Columns {
-        let limit = Size::Reg(b.param::<U32>("columns"));
-        Columns { limit, regions: Some(Place::new(b)), ..self }
+        Columns { limit: Size::Reg(b.param::<U32>("columns")), ..self }
     }
 
     /// The same for warp 0 where it changes words.
@@ -95,11 +90,6 @@ impl Columns {
     /// Columns of a pass, at most.
     pub(super) const fn limit(&self) -> Size {
         self.limit
-    }
-
-    /// Where the launch has their regions, beside a ring.
-    pub(super) const fn regions(&self) -> Option<Place> {
-        self.regions
     }
 
     /// Columns that the kernel has text for.

@@ -17,6 +17,7 @@ mod trace;
 use super::phase::{Phase, PhaseKernel};
 use super::products::Products;
 use super::{Grid, Kernel, incremental_attention};
+use crate::Target;
 use crate::blocks::argmax;
 use crate::blocks::choose::Choose;
 use crate::blocks::company::Ready;
@@ -63,6 +64,8 @@ pub struct PersistentDecoder {
     pub block_size: u32,
     /// Whether blocks stamp the begin, end and wait of every phase.
     pub trace: bool,
+    /// Whether the FFN's vector comes in slices: then a launch has two columns at least, and all types blocks of one length.
+    pub slices: bool,
     name: String,
 }
 
@@ -84,7 +87,8 @@ impl PersistentDecoder {
         let max_seq_len = shape.context;
         let types = types.to_vec();
         let (numerics, name) = (Numerics::Exact, String::new());
-        PersistentDecoder { shape, types, numerics, max_seq_len, block_size: 256, trace: false, name }.named()
+        let (trace, slices) = (false, false);
+        PersistentDecoder { shape, types, numerics, max_seq_len, block_size: 256, trace, slices, name }.named()
     }
 
     /// With other numerics.
@@ -102,20 +106,31 @@ impl PersistentDecoder {
         PersistentDecoder { trace: true, ..self }.named()
     }
 
+    /// With the FFN's vector in slices, for launches whose columns have no room for it whole.
+    pub fn with_slices(self) -> PersistentDecoder {
+        PersistentDecoder { slices: true, ..self }.named()
+    }
+
+    /// Whether there is such a decoder for a target: where weights come through a ring, and the vector is long enough.
+    pub fn may_slice(&self, target: Target) -> bool {
+        self.streams(target) && self.products().may_slice().is_some()
+    }
+
     fn named(mut self) -> PersistentDecoder {
-        let trace = if self.trace { "_trace" } else { "" };
-        self.name = format!("persistent_decoder{trace}");
+        let (trace, slices) = (if self.trace { "_trace" } else { "" }, if self.slices { "_slices" } else { "" });
+        self.name = format!("persistent_decoder{slices}{trace}");
         self
     }
 
     fn products(&self) -> Products {
-        Products::new(self.shape, &self.types)
+        let products = Products::new(self.shape, &self.types);
+        if self.slices { products.with_slices() } else { products }
     }
 
     /// Whether a warp of its own brings weights through a ring: in fast numerics, where the target has mbarriers, and two
     /// warps are left to write key and value.
-    fn streams(&self, b: &mut Builder) -> bool {
-        self.numerics == Numerics::Fast && self.block_size >= 96 && Ring::is_of(b.target()) && self.products().stream()
+    fn streams(&self, target: Target) -> bool {
+        self.numerics == Numerics::Fast && self.block_size >= 96 && Ring::is_of(target) && self.products().stream()
     }
 
     fn phase(&self, phase: Phase) -> PhaseKernel {
@@ -157,7 +172,7 @@ impl Kernel for PersistentDecoder {
     fn build(&self, b: &mut Builder) {
         // One block on an SM: registers are not what is short.
         b.blocks_per_sm(1);
-        if !self.streams(b) {
+        if !self.streams(b.target()) {
             return Decoder::new(self, b, 1).run(b);
         }
         let consumers = self.block_size / 32 - 1;

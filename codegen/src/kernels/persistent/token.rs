@@ -106,13 +106,12 @@ impl Decoder<'_> {
             let (table, layer_at) = self.entries_of(b, layer);
             let of = Operands { table, layer: layer_at, x, y, residual, eps, kind };
             let vectors = |b: &mut Builder, column: Val<U32>| self.vectors_of(b, at, column);
-            let company = self.ring.zip(self.vectors).zip(self.columns.regions()).map(|((ring, of), place)| {
+            let company = self.ring.zip(self.vectors).map(|(ring, of)| {
                 let rest = ring.rest(b);
                 Company {
                     count: b.get(pass.count),
                     most: self.columns.limit(),
                     rest,
-                    place,
                     vectors: &vectors,
                     ready: of.ready,
                 }
