@@ -264,7 +264,8 @@ fn have_room(kernels: &[Box<dyn Kernel>], target: Target, beside: u32) -> bool {
 /// such one.
 pub fn slices(shape: ModelShape, types: &[WeightType], target: Target) -> Option<Box<dyn Kernel>> {
     let decoder = PersistentDecoder::for_shape(shape, types).with_numerics(Numerics::Fast);
-    decoder.may_slice(target).then(|| Box::new(decoder.with_slices()) as Box<dyn Kernel>)
+    let has = !target.is_own() && decoder.may_slice(target);
+    has.then(|| Box::new(decoder.with_slices()) as Box<dyn Kernel>)
 }
 
 /// The persistent decoder of a model that writes down when each block did what.

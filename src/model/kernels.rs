@@ -225,49 +225,61 @@ pub(crate) enum Persistent {
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
     /// One that only decodes, with weights that come through a ring: one of that depth for each number of columns.
-    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Vec<Depth>, Option<Sliced>),
+    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Vec<Depth>, Option<InSlices>),
     /// One that also traces, with such weights.
     TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Vec<Depth>),
 }
 
 /// The kernel for launches with more columns than have room for the FFN's vector whole: it has that in slices.
-pub(crate) struct Sliced {
+pub(crate) struct InSlices {
     module: &'static BakedModule,
     /// Its rings, for so many columns more than the other kernel has, one, two and so on.
     depths: Vec<Depth>,
     /// Bytes of shared memory that its launches give besides.
     more: u32,
-    /// Loaded for the first session that needs it.
-    kernel: OnceCell<Kernel<Ringed<PersistentDecoder<'static>>>>,
+    /// Loaded for the first session that may need it; none where the driver refuses the text, or has room for fewer blocks: then
+    /// sessions take turns.
+    kernel: OnceCell<Option<Kernel<Ringed<PersistentDecoder<'static>>>>>,
 }
 
-impl Sliced {
+impl InSlices {
     const NAME: &'static str = "persistent_decoder_slices";
 
     /// The newest one whose ring a device has room for beside more than `whole` columns, of which there is one at least.
-    fn find(device: &Device, baked: &'static BakedModel, whole: u32, types: &[WeightType]) -> Option<Sliced> {
+    fn find(device: &Device, baked: &'static BakedModel, whole: u32, types: &[WeightType]) -> Option<InSlices> {
         if !ring::may_slice(types.iter().copied()) {
             return None;
         }
         let depths = |kernel| rings(device, kernel, types, whole + 1..=COLUMNS);
         let has_room = |module: &&'static BakedModule| {
-            module.kernel(Sliced::NAME).is_some_and(|kernel| !depths(kernel).is_empty())
+            module.kernel(InSlices::NAME).is_some_and(|kernel| !depths(kernel).is_empty())
         };
         let module = newest(device, of(baked, DecoderPath::Persistent, Numerics::Fast).filter(has_room))?;
-        let kernel = module.kernel(Sliced::NAME)?;
+        let kernel = module.kernel(InSlices::NAME)?;
         let depths = depths(kernel);
         let more = shared(kernel, &depths, whole + 1);
-        Some(Sliced { module, depths, more, kernel: OnceCell::new() })
+        Some(InSlices { module, depths, more, kernel: OnceCell::new() })
     }
 
-    fn load(&self, device: &Device, baked: &'static BakedModel) -> Result<()> {
-        let load = || LoadedModule::new(device, self.module)?.find_with(Sliced::NAME, &setting(baked, None), self.more);
+    /// Loads it, for as many blocks as are `resident` with the other kernel.
+    fn load(&self, device: &Device, baked: &'static BakedModel, resident: u32) -> Result<()> {
+        let load = || match LoadedModule::new(device, self.module) {
+            Err(Error::JitFailed { .. } | Error::PtxTooNew { .. }) => Ok(None),
+            loaded => {
+                let kernel: Kernel<_> = loaded?.find_with(InSlices::NAME, &setting(baked, None), self.more)?;
+                Ok(Some(kernel).filter(|kernel| kernel.resident() >= resident))
+            }
+        };
         self.kernel.get_or_try_init(load).map(drop)
     }
 
-    /// The kernel, if it is loaded, and the ring of that number.
-    pub(crate) fn of(&self, number: usize) -> Option<(&Kernel<Ringed<PersistentDecoder<'static>>>, Depth)> {
-        self.kernel.get().zip(self.depths.get(number).copied())
+    fn loaded(&self) -> Option<&Kernel<Ringed<PersistentDecoder<'static>>>> {
+        self.kernel.get()?.as_ref()
+    }
+
+    /// The kernel, if it is loaded, and the ring of launches with so many columns more than the other kernel has, and one.
+    pub(crate) fn of(&self, more: usize) -> Option<(&Kernel<Ringed<PersistentDecoder<'static>>>, Depth)> {
+        self.loaded().zip(self.depths.get(more).copied())
     }
 }
 
@@ -306,8 +318,8 @@ impl Persistent {
                 let more = shared(kernel, &rings, 1);
                 match traces {
                     false => {
-                        let sliced = Sliced::find(device, baked, rings.len() as u32, types);
-                        Persistent::Ring(loaded.find_with(&name, &setting, more)?, rings, sliced)
+                        let in_slices = InSlices::find(device, baked, rings.len() as u32, types);
+                        Persistent::Ring(loaded.find_with(&name, &setting, more)?, rings, in_slices)
                     }
                     true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, rings),
                 }
@@ -351,9 +363,9 @@ impl Persistent {
     pub(crate) fn columns(&self) -> u32 {
         match self {
             Persistent::Plain(_) | Persistent::Tracing(_) => 1,
-            Persistent::Ring(_, rings, sliced) => {
-                let sliced = sliced.as_ref().filter(|sliced| sliced.kernel.get().is_some());
-                (rings.len() + sliced.map_or(0, |sliced| sliced.depths.len())) as u32
+            Persistent::Ring(_, rings, in_slices) => {
+                let in_slices = in_slices.as_ref().filter(|of| of.loaded().is_some());
+                (rings.len() + in_slices.map_or(0, |of| of.depths.len())) as u32
             }
             Persistent::TracingRing(_, rings) => rings.len() as u32,
         }
@@ -362,7 +374,7 @@ impl Persistent {
     /// The columns that they may have once all is loaded.
     pub(crate) fn most_columns(&self) -> u32 {
         match self {
-            Persistent::Ring(_, rings, Some(sliced)) => (rings.len() + sliced.depths.len()) as u32,
+            Persistent::Ring(_, rings, Some(in_slices)) => (rings.len() + in_slices.depths.len()) as u32,
             _ => self.columns(),
         }
     }
@@ -370,7 +382,9 @@ impl Persistent {
     /// Loads what launches with so many columns need, if there is anything.
     pub(crate) fn make_room(&self, device: &Device, baked: &'static BakedModel, columns: usize) -> Result<()> {
         match self {
-            Persistent::Ring(_, rings, Some(sliced)) if columns > rings.len() => sliced.load(device, baked),
+            Persistent::Ring(kernel, rings, Some(in_slices)) if columns > rings.len() => {
+                in_slices.load(device, baked, kernel.resident())
+            }
             _ => Ok(()),
         }
     }

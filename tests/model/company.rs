@@ -202,6 +202,31 @@ fn slices_have_them_under_every_schedule() {
     in_slices(sixteen_of_33, (5, 3, 8), lanes(config(4, Schedule::Random, 2)));
 }
 
+/// The kernel that more columns need is loaded while a session generates, whose launch parks for it.
+#[test]
+fn a_session_that_opens_beside_another_brings_the_kernel_for_slices() {
+    let (stream, model) = (whole(eight_of_33()), open(eight_of_33(), Some(4), config(6, Schedule::RoundRobin, 2)));
+    let mut random = Random::fresh();
+    let mut works: Vec<Work> = (0..2).map(|_| Work::random(&mut random, 2)).collect();
+    works.iter_mut().flat_map(|work| &mut work.ids).for_each(|id| *id %= 650);
+    let ids = [5, 600, 7];
+    let answer = |session: &mut Session, behind_first: &dyn Fn()| {
+        session.append(&ids).expect("they fit");
+        let mut tokens = session.generate(GenerateOptions::new(6));
+        let first = tokens.next().expect("a token").expect("no fault");
+        behind_first();
+        let others = tokens.collect::<kiln::Result<Vec<u32>>>().expect("tokens");
+        (first, others)
+    };
+    let expected = answer(&mut session(&stream, PathChoice::Stream, None), &|| {});
+    let opened = session(&model, PathChoice::Persistent, Some(2));
+    let found = answer(&mut { opened }, &|| {
+        // The first one's launch is still under way.
+        together(&model, &stream, 2, &works);
+    });
+    assert_eq!(found, expected);
+}
+
 /// Where shared memory has room for few columns, items take turns, so many at once.
 #[test]
 #[ignore = "longer; .ci/run runs it"]

@@ -445,13 +445,6 @@ impl Values {
             None => (deal, self.own),
             Some(of) => self.part(b, of, deal, (way, &place)),
         };
-        if let Some((slice, _)) = &self.slice {
-            // A lane without a super-block reads another's activations, which must be staged.
-            let count = slice.count(b);
-            let last = b.sub::<U32>(count, 1);
-            let staged = b.min::<U32>(place.super_block, last);
-            b.set(place.super_block, staged);
-        }
         // A warp without super-blocks would read activations for nothing.
         let any = b.setp_ne(deal.left, 0);
         b.if_(any, |b| {

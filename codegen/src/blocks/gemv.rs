@@ -369,7 +369,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
     });
 }
 
-/// One of several vectors, each staged whole, for fast products: which one it is the launch decides.
+/// One of several vectors, for fast products: which one it is the launch decides.
 pub(crate) struct AnyInput<'a> {
     /// `[k]`.
     pub(crate) x: Global<F32>,

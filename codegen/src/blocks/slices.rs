@@ -24,7 +24,7 @@ pub(crate) struct InSlices {
 }
 
 impl InSlices {
-    /// The most super-blocks of a slice: as many as take no more room than the other vectors, or the fewest.
+    /// The most super-blocks of a slice: the longer ones where the other vectors have more than the shorter ones.
     pub(crate) const fn most(self) -> u32 {
         if self.others > SLICES[1] { SLICES[0] } else { SLICES[1] }
     }

@@ -363,7 +363,7 @@ impl Function {
         self.dynamic_shared
     }
 
-    /// Dynamic shared memory that a launch gives for columns beyond the first, where it may have several.
+    /// Dynamic shared memory that a launch gives for columns, where it may have several.
     pub fn column_shared(&self) -> ColumnMemory {
         self.column_shared
     }

@@ -275,8 +275,8 @@ impl Decoder {
         match &*self.kernel {
             Persistent::Plain(kernel) => self.enqueue(kernel, &decoder),
             Persistent::Tracing(kernel) => self.enqueue(kernel, &(decoder, trace())),
-            Persistent::Ring(kernel, rings, sliced) => {
-                let (kernel, ring) = match sliced.as_ref().and_then(|sliced| sliced.of(at.checked_sub(rings.len())?)) {
+            Persistent::Ring(kernel, rings, in_slices) => {
+                let (kernel, ring) = match in_slices.as_ref().and_then(|of| of.of(at.checked_sub(rings.len())?)) {
                     Some(of_slices) => of_slices,
                     None => (kernel, ring(rings)),
                 };

@@ -39,6 +39,7 @@ const FIRST_IDS: usize = 1024;
 
 /// Runs a sequence's tokens in the resident decoder.
 pub(crate) struct PersistentPath {
+    /// Nobody else holds it, so that its holders are the sessions that share it.
     decoder: Arc<Decoder>,
     /// The ids of the item's prompt.
     ids: Option<MappedBuffer<u32>>,
@@ -143,9 +144,7 @@ impl PersistentPath {
 
     /// A seat in the mailbox. Where all are taken it waits until another item has ended and its entries were read.
     fn seat(&mut self) -> Result<Seat> {
-        let decoder = self.decoder.clone();
-        let post = &decoder.post;
-        let mut watch = Watch::new(&decoder);
+        let (post, mut watch) = (self.decoder.post.clone(), Watch::new(&self.decoder));
         loop {
             if let Some(seat) = post.seat() {
                 return Ok(seat);
@@ -155,7 +154,7 @@ impl PersistentPath {
             if post.has_left() && self.ensure_running()? != Launched::Already {
                 watch.launched();
             }
-            watch.pause(post, "a seat of the resident decoder")?;
+            watch.pause(&post, "a seat of the resident decoder")?;
         }
     }
 
@@ -342,9 +341,8 @@ impl PersistentPath {
 
     /// Waits for the item's next entry; launches the kernel again if it has left without writing one.
     fn wait(&mut self) -> Result<(u32, u32)> {
-        let decoder = self.decoder.clone();
-        let post = &decoder.post;
-        let (mut watch, mut asked) = (Watch::new(&decoder), Instant::now());
+        let (post, mut watch) = (self.decoder.post.clone(), Watch::new(&self.decoder));
+        let mut asked = Instant::now();
         loop {
             // Looked at before the ring: what the kernel has said before it left is there then.
             let left = post.has_left();
@@ -361,7 +359,7 @@ impl PersistentPath {
                 // A kernel that died says nothing; the stream does.
                 post.is_off()?;
             }
-            watch.pause(post, "a token of the resident decoder")?;
+            watch.pause(&post, "a token of the resident decoder")?;
         }
     }
 

@@ -172,6 +172,11 @@ impl Kernel for PersistentDecoder {
     fn build(&self, b: &mut Builder) {
         // One block on an SM: registers are not what is short.
         b.blocks_per_sm(1);
+        if self.slices && !self.may_slice(b.target()) {
+            b.complain(
+                "slices of the FFN's vector need fast numerics, a ring, and a vector of several slices".to_owned(),
+            );
+        }
         if !self.streams(b.target()) {
             return Decoder::new(self, b, 1).run(b);
         }
