@@ -97,8 +97,8 @@ impl Depth {
     }
 
     /// The rings of launches with so many columns, in so many bytes that these take of. They end with the last number that leaves room
-    /// for a ring. Several leave one whose entries keep at least half of a warp's lanes busy,
-    /// or a quarter where shared memory is short: memory of such chips brings less to a multiprocessor, so that lanes have more time.
+    /// for a ring. Several leave one whose entries keep at least half of a warp's lanes busy, or a quarter where shared memory is
+    /// short: memory of such chips brings less to a multiprocessor, so that lanes have more time.
     pub fn for_columns(
         bytes: u32,
         (memory, counts): (ColumnMemory, RangeInclusive<u32>),
