@@ -19,7 +19,8 @@ pub struct Limits {
     /// [`Error::Stalled`](crate::Error::Stalled). 60 s. A copy between the device and borrowed memory is waited for as long
     /// as it takes.
     pub wait: Duration,
-    /// The longest wait of a block of a resident kernel for the others, by the device's clock; then all blocks leave. 10 s.
+    /// The longest wait of a block of a resident kernel for the others, by the device's clock; then all blocks leave. 10 s,
+    /// and half an hour at most: a longer one counts as that.
     pub device_wait: Duration,
     /// The longest launch of a resident kernel that nobody else waits for, by the device's clock: 1 s where a watchdog
     /// kills kernels, else 60 s.

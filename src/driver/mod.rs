@@ -72,6 +72,7 @@ mod module;
 mod page_locked;
 mod patience;
 mod pointer;
+mod queue;
 mod resident;
 mod stream;
 pub mod sys;
@@ -94,6 +95,8 @@ pub use page_locked::{MappedBuffer, MappedWord, PinnedBuffer};
 #[cfg(feature = "gguf")]
 pub(crate) use patience::Patience;
 pub use pointer::{DevicePtr, DeviceRepr};
+#[cfg(feature = "gguf")]
+pub(crate) use queue::Queue;
 #[cfg(feature = "gguf")]
 pub(crate) use resident::Claim;
 pub use resident::{Resident, Wish};

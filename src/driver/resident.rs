@@ -7,12 +7,12 @@
 //! it has left. Launches that end by themselves follow each other in one turn: a sequence on the stream path makes many
 //! of them a token.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::patience::Patience;
+use super::queue::Queue;
 use crate::{Error, Result};
 
 /// A request to resident work.
@@ -91,10 +91,10 @@ struct GateState {
     closed: u64,
     /// Threads that wait for the exclusive side. They go before launches; where launches wait as well, only one of them
     /// does.
-    waiting: u32,
+    closing: Queue,
     launching: u32,
-    /// Launches that wait, and whether the next of them is let in before another thread takes the exclusive side.
-    passing: u32,
+    /// Launches that wait, and whether the first of them is let in before another thread takes the exclusive side.
+    passing: Queue,
     admits: bool,
 }
 
@@ -117,16 +117,20 @@ impl Gate {
             return Ok(Quiet { gate: self, parked: Vec::new() });
         }
         let (mut patience, mut seen) = (Patience::new(limit), state.closed);
-        state.waiting += 1;
-        while state.owner.is_some() || state.launching > 0 || state.admits && state.passing > 0 {
+        let ticket = state.closing.join();
+        while state.owner.is_some()
+            || state.launching > 0
+            || state.admits && !state.passing.is_empty()
+            || !state.closing.is_first(ticket)
+        {
             state = self.wait(state, &mut patience, &mut seen);
             if patience.left().is_zero() {
-                state.waiting -= 1;
+                state.closing.leave(ticket);
                 self.changed.notify_all();
                 return Err(Error::Stalled { what: "another thread's driver call", waited: limit });
             }
         }
-        state.waiting -= 1;
+        state.closing.leave(ticket);
         state.closed += 1;
         state.owner = Some((me, 1));
         drop(state);
@@ -159,18 +163,20 @@ impl Gate {
     pub(crate) fn pass(&self, limit: Duration) -> Result<Pass<'_>> {
         let mut state = lock(&self.state);
         let (mut patience, mut seen) = (Patience::new(limit), state.closed);
-        state.passing += 1;
-        while state.owner.is_some() || state.waiting > 0 && !state.admits {
+        let ticket = state.passing.join();
+        while state.owner.is_some() || !state.closing.is_empty() && !state.admits || !state.passing.is_first(ticket) {
             state = self.wait(state, &mut patience, &mut seen);
             if patience.left().is_zero() {
-                state.passing -= 1;
+                state.passing.leave(ticket);
                 self.changed.notify_all();
                 return Err(Error::Stalled { what: "another thread's driver call", waited: limit });
             }
         }
-        state.passing -= 1;
+        state.passing.leave(ticket);
         state.admits = false;
         state.launching += 1;
+        drop(state);
+        self.changed.notify_all(); // whoever is first now
         Ok(Pass { gate: self })
     }
 
@@ -202,7 +208,7 @@ impl Drop for Quiet<'_> {
         self.parked.iter().for_each(|resident| resident.ask(Wish::Stay));
         let mut state = lock(&self.gate.state);
         state.owner = state.owner.and_then(|(owner, depth)| (depth > 1).then_some((owner, depth - 1)));
-        state.admits = state.owner.is_none() && state.passing > 0;
+        state.admits = state.owner.is_none() && !state.passing.is_empty();
         drop(state);
         self.gate.changed.notify_all();
     }
@@ -231,8 +237,7 @@ pub(crate) struct Turns {
 
 #[derive(Default)]
 struct Line {
-    tickets: u64,
-    queue: VecDeque<u64>,
+    queue: Queue,
     /// Launches that share a turn now, the streams that they were of lately with the last one's time, and until when more
     /// may join while others wait.
     sharing: u32,
@@ -289,16 +294,14 @@ impl Turns {
             // Who came before keeps the turn for its time.
             line.joinable = Some(end_of(turn));
         }
-        line.tickets += 1;
-        let ticket = line.tickets;
-        line.queue.push_back(ticket);
+        let ticket = line.queue.join();
         drop(line);
         let mut taken = Turn { turns: self, ticket: Some(ticket) };
         let mut patience = Patience::new(limit);
         let mut seen = (0, 0);
         loop {
             let line = lock(&self.state);
-            let front = line.queue.front().copied().unwrap_or(ticket);
+            let front = line.queue.front().unwrap_or(ticket);
             let waits = front != ticket || claim == Claim::Resident && line.is_shared(turn);
             let resident = line.resident.as_ref().and_then(Weak::upgrade);
             let progress = (front, resident.as_ref().map_or(0, |resident| resident.progress()));
@@ -330,7 +333,7 @@ impl Turns {
             line.join(stream, turn);
             taken.ticket = None;
             line.joinable = Some(end_of(turn));
-            line.queue.retain(|waiting| *waiting != ticket);
+            line.queue.leave(ticket);
         }
         drop(line);
         self.changed.notify_all();
@@ -364,7 +367,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut line = lock(&self.turns.state);
         match self.ticket {
-            Some(ticket) => line.queue.retain(|waiting| *waiting != ticket),
+            Some(ticket) => line.queue.leave(ticket),
             None => line.sharing -= 1,
         }
         drop(line);

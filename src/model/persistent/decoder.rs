@@ -24,6 +24,9 @@ use std::time::Duration;
 /// How long the kernel waits for work before it leaves: longer than a host thread takes from one item to the next.
 const IDLE: Duration = Duration::from_millis(5);
 
+/// The longest wait that blocks count: their clock's ticks come round after 36 minutes.
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 60);
+
 /// What sessions share a decoder by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
@@ -227,10 +230,11 @@ impl Decoder {
     fn launch(&self, memory: &Memory, cleared: &Cleared, number: u32, columns: u32) -> Result<()> {
         let (shape, weights, post) = (self.model.file.shape(), &self.model.weights, &self.post);
         let limits = self.model.device.limits();
+        let device_wait = limits.device_wait.min(LONGEST_WAIT);
         // The blocks wait for the leader while it waits for work.
-        let idle = IDLE.min(limits.device_wait / 4);
+        let idle = IDLE.min(device_wait / 4);
         let [idle_limit, turn_limit, run_limit, wait_limit] =
-            [idle, limits.turn, limits.run, limits.device_wait].map(nanoseconds);
+            [idle, limits.turn, limits.run, device_wait].map(nanoseconds);
         let decoder = PersistentDecoder {
             table: (&weights.table).into(),
             shares: (&memory.shares).into(),

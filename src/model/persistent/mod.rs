@@ -142,11 +142,13 @@ impl PersistentPath {
         }
     }
 
-    /// A seat in the mailbox. Where all are taken it waits until another item has ended and its entries were read.
+    /// A seat in the mailbox: first come, first served. Where all are taken it waits until another item has ended and its
+    /// entries were read.
     fn seat(&mut self) -> Result<Seat> {
         let (post, mut watch) = (self.decoder.post.clone(), Watch::new(&self.decoder));
+        let line = post.line_up();
         loop {
-            if let Some(seat) = post.seat() {
+            if let Some(seat) = line.seat() {
                 return Ok(seat);
             }
             post.check()?;

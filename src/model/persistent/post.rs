@@ -1,10 +1,10 @@
 //! The mailbox from the host's side: words, rings, seats.
 
-use crate::driver::{Device, MappedBuffer, Resident, Stream, Wish};
+use crate::driver::{Device, MappedBuffer, Queue, Resident, Stream, Wish};
 use crate::shape::mailbox::{self, entry, report};
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The mapped memory of a resident decoder, and its launch in flight.
 pub(super) struct Post {
@@ -17,8 +17,20 @@ pub(super) struct Post {
     pub(super) stream: Stream,
     /// The number of the last launch; 0 before the first.
     pub(super) launched: AtomicU32,
-    seats: Mutex<Vec<Seat>>,
+    seats: Mutex<Seats>,
     given_back: Condvar,
+}
+
+#[derive(Debug)]
+struct Seats {
+    free: Vec<Seat>,
+    line: Queue,
+}
+
+/// A place in the line for a seat, until it is dropped.
+pub(super) struct InLine<'a> {
+    post: &'a Post,
+    ticket: u64,
 }
 
 /// A slot of the mailbox, for one item at a time.
@@ -47,7 +59,7 @@ impl Post {
             rings: MappedBuffer::zeroed(device, (mailbox::SLOTS * mailbox::RING_ENTRIES) as usize)?,
             stream: device.stream()?,
             launched: AtomicU32::new(0),
-            seats: Mutex::new(seats.collect()),
+            seats: Mutex::new(Seats { free: seats.collect(), line: Queue::default() }),
             given_back: Condvar::new(),
         })
     }
@@ -82,25 +94,23 @@ impl Post {
         }
     }
 
-    /// A free seat, for which it waits a moment. [`Post::give_back`] returns it.
-    pub(super) fn seat(&self) -> Option<Seat> {
-        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        if seats.is_empty() {
-            let waited = self.given_back.wait_timeout(seats, std::time::Duration::from_millis(20));
-            seats = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        seats.pop()
+    fn seats(&self) -> MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Behind those who wait for a seat.
+    pub(super) fn line_up(&self) -> InLine<'_> {
+        InLine { post: self, ticket: self.seats().line.join() }
     }
 
     /// Seats that are taken.
     pub(super) fn taken(&self) -> u32 {
-        let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        mailbox::SLOTS - seats.len() as u32
+        mailbox::SLOTS - self.seats().free.len() as u32
     }
 
     pub(super) fn give_back(&self, seat: Seat) {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(seat);
-        self.given_back.notify_one();
+        self.seats().free.push(seat);
+        self.given_back.notify_all();
     }
 
     /// Kind and payload of the next entry of the seat's item, if it has arrived. Entries of earlier items are skipped.
@@ -122,6 +132,26 @@ impl Post {
                 return Some((kind, payload));
             }
         }
+    }
+}
+
+impl InLine<'_> {
+    /// A free seat in its turn, for which it waits a moment. [`Post::give_back`] returns it.
+    pub(super) fn seat(&self) -> Option<Seat> {
+        let mut seats = self.post.seats();
+        let waits = |seats: &Seats| seats.free.is_empty() || !seats.line.is_first(self.ticket);
+        if waits(&seats) {
+            let waited = self.post.given_back.wait_timeout(seats, std::time::Duration::from_millis(20));
+            seats = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if waits(&seats) { None } else { seats.free.pop() }
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.post.seats().line.leave(self.ticket);
+        self.post.given_back.notify_all();
     }
 }
 

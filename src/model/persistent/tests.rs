@@ -292,7 +292,7 @@ fn begin_before_a_full_ring(scene: &mut Scene) -> (u32, u32) {
     scene.begin(0, PROMPT, 0, 12);
     let slot = scene.slot(0);
     scene.users[0].path.stop().expect("it stops");
-    let seat = scene.decoder.post.seat().expect("the same seat");
+    let seat = scene.decoder.post.line_up().seat().expect("the same seat");
     assert_eq!(seat.slot, slot);
     let consumed = scene.decoder.post.words.words()[(mailbox::CONSUMED + slot) as usize].load(Ordering::Acquire);
     say_read(scene, slot, consumed.wrapping_sub(mailbox::RING_ENTRIES - 5));
@@ -393,7 +393,7 @@ fn a_wait_for_a_seat_ends() {
     let expected = scene.run(PROMPT, 2);
     let (device, before) = (scene.model.device().clone(), scene.model.device().limits());
     device.set_limits(before.with_wait(Duration::from_millis(300)));
-    let seats: Vec<_> = std::iter::from_fn(|| scene.decoder.post.seat()).collect();
+    let seats: Vec<_> = std::iter::from_fn(|| scene.decoder.post.line_up().seat()).collect();
     assert_eq!(seats.len(), mailbox::SLOTS as usize);
     let User { path, sequence } = &mut scene.users[0];
     let item = Item { ids: PROMPT, position: 0, max_new: 2, stop_ids: &[], choice: PLAIN };
@@ -402,6 +402,21 @@ fn a_wait_for_a_seat_ends() {
     device.set_limits(before);
     seats.into_iter().for_each(|seat| scene.decoder.post.give_back(seat));
     assert_eq!(scene.run(PROMPT, 2), expected);
+}
+
+#[test]
+fn a_seat_goes_to_who_has_waited_longest() {
+    let scene = Scene::new(13, 16);
+    let post = &scene.decoder.post;
+    let mut seats: Vec<_> = std::iter::from_fn(|| post.line_up().seat()).collect();
+    let [first, gone, second] = [(); 3].map(|()| post.line_up());
+    drop(gone);
+    post.give_back(seats.pop().expect("one is taken"));
+    assert!(second.seat().is_none(), "it came later");
+    assert!(first.seat().is_some());
+    drop(first);
+    post.give_back(seats.pop().expect("one is taken"));
+    assert!(second.seat().is_some());
 }
 
 #[test]
