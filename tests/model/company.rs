@@ -274,9 +274,23 @@ fn a_column_is_left_where_a_cache_is_full() {
 #[test]
 fn storms_of_sessions_at_once_give_the_same_tokens_as_each_alone() {
     let steps = if common::is_long("48 of 60 steps of each session") { 60 } else { 12 };
-    let (stream, model) = (whole(tiny()), without_races());
+    storms(without_races(), 4, steps);
+}
+
+/// The same with what races looked for as well, while items come, are cancelled and park at random moments.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn storms_race_nowhere() {
+    for (seed, schedule) in [(0, Schedule::Adversarial), (1, Schedule::Random)] {
+        storms(open(tiny(), Some(4), config(seed, schedule, 2)), 2, 10);
+    }
+}
+
+/// So many sessions with so many calls each.
+fn storms(model: Model, sessions: usize, steps: usize) {
+    let stream = whole(tiny());
     let mut random = Random::fresh();
-    let storms: Vec<Random> = (0..4).map(|_| random.fork()).collect();
+    let storms: Vec<Random> = (0..sessions).map(|_| random.fork()).collect();
     std::thread::scope(|scope| {
         let (model, stream) = (&model, &stream);
         for random in storms {

@@ -319,7 +319,8 @@ fn ids_are_the_streams_on_every_grid_and_schedule() {
     }
 }
 
-/// 192 does not divide anything; with 64, a thread does four workers' part of attention.
+/// 192 does not divide anything; with 64, a thread does four workers' part of attention, and of two warps one is the ring's
+/// producer.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn logits_are_the_streams_with_blocks_of_any_size() {
@@ -332,12 +333,15 @@ fn logits_are_the_streams_with_blocks_of_any_size() {
         let baked = bake::model_with_blocks_of(&file, &device, Some(threads));
         let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
         let ids: Vec<u32> = (0..count).map(|i| i * 7 % 2048).collect();
-        let logits = |path| {
-            let mut session = session(&model, path, None);
-            session.append(&ids).expect("they fit");
-            session.logits().expect("logits").into_iter().map(f32::to_bits).collect::<Vec<u32>>()
-        };
-        assert_eq!(logits(PathChoice::Persistent), logits(PathChoice::Stream), "{threads} threads");
+        for numerics in Numerics::ALL {
+            let logits = |path| {
+                let options = common::exact().with_numerics(numerics).with_path(path).with_capacity(512);
+                let mut session = model.session(options).expect("a session");
+                session.append(&ids).expect("they fit");
+                session.logits().expect("logits").into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+            };
+            assert_eq!(logits(PathChoice::Persistent), logits(PathChoice::Stream), "{threads} threads, {numerics:?}");
+        }
     }
 }
 

@@ -402,29 +402,37 @@ fn decodes_without(target: u32, sm: (u32, u32)) {
     is_the_streams(&model, &whole(tiny()), "no ring", &[2], 1);
 }
 
-/// Rows of 16, 43 and 48 super-blocks: with all checks in few blocks, which takes most of a minute a token, and without any
-/// three tokens behind a prompt in as many blocks as a chip has.
+/// Rows of 16, 43 and 48 super-blocks: with all checks under every schedule in few blocks, which takes most of a minute a
+/// token, and without any, three tokens behind a prompt among them, in as many blocks as a chip has.
 fn cut(feature: &str, sm: (u32, u32), few: u32, many: u32) {
     if !wanted(feature) {
         return;
     }
     let _turn = turn();
     let cut = Cut::write(feature);
-    let on = |blocks, checks| {
-        let model = cut.load(DeviceConfig { multiprocessors: blocks, sm, checks, ..DeviceConfig::default() });
+    let on = |blocks, checks, (schedule, split_warps)| {
+        let config = DeviceConfig { multiprocessors: blocks, sm, checks, ..DeviceConfig::default() };
+        let model = cut.load(DeviceConfig { schedule, split_warps, seed: 8, ..config });
         let (device, wait) = (model.device(), Duration::from_secs(600));
         device.set_limits(device.limits().with_device_wait(wait / 4).with_wait(wait));
         model
     };
-    let stream = on(many, Checks::NONE);
+    let round_robin = (Schedule::RoundRobin, false);
+    let stream = on(many, Checks::NONE, round_robin);
     let checked = if feature == "qwen3b" { 3 } else { 1 };
-    for (blocks, checks, ids, count) in [(few, Checks::ALL, 1, checked), (many, Checks::NONE, PROMPT.len(), 3)] {
+    for (blocks, checks, schedule, ids, count) in [
+        (few, Checks::ALL, round_robin, 1, checked),
+        (few, Checks::ALL, (Schedule::Random, true), 1, 1),
+        (few, Checks::ALL, (Schedule::Adversarial, false), 1, 1),
+        (many, Checks::NONE, round_robin, PROMPT.len(), 3),
+        (many, Checks::NONE, (Schedule::Random, false), 1, 1),
+    ] {
         let begin = Instant::now();
         let expected = results(&mut session(&stream, PathChoice::Stream, None), &PROMPT[..ids], count);
-        let model = on(blocks, checks);
+        let model = on(blocks, checks, schedule);
         let found = results(&mut session(&model, PathChoice::Persistent, Some(blocks)), &PROMPT[..ids], count);
-        assert_eq!(found, expected, "{feature}, {sm:?}, {blocks} blocks");
-        println!("{feature}, {sm:?}, {blocks} blocks: {:.1?}", begin.elapsed());
+        assert_eq!(found, expected, "{feature}, {sm:?}, {blocks} blocks, {schedule:?}");
+        println!("{feature}, {sm:?}, {blocks} blocks, {schedule:?}: {:.1?}", begin.elapsed());
     }
 }
 
