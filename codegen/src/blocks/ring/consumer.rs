@@ -1,4 +1,4 @@
-use super::{Deal, Part, Ring};
+use super::{Deal, FIRST_ENTRY, Part, Ring};
 use crate::blocks::wait::{self, Limit};
 use crate::formats::Weights;
 use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, U64, Val, Var, Work};
@@ -32,7 +32,7 @@ impl Consumer {
     /// The end of the warp that runs it.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, ring: Ring, limit: Limit) -> Consumer {
-        Consumer { ring, limit, at: b.var::<U32>(0) }
+        Consumer { ring, limit, at: b.var::<U32>(FIRST_ENTRY << UNIT_BITS) }
     }
 
     /// Tells the producer whether the head follows the layers of the token that begins. By every thread of the consumers.

@@ -5,7 +5,8 @@
 //! entries of its part since the launch began. Producer and consumer count alike, since both derive the entries from the
 //! tables of shares and of tensors, the kernel's shape and the ring's depth: a warp without rows has no entries, and its
 //! count stands still on both sides. Entry `e` has the mbarriers `full[e % 8]` and `empty[e % 8]`, and waits for phase
-//! `e / 8` of either, that is parity `e / 8 % 2`.
+//! `e / 8` of either, that is parity `e / 8 % 2`. Numbers wrap, in 32 bits at one end and in 24 at the other: 16 divides
+//! both, and nobody compares them but for equality. The first one is 16 before 0, so that every launch comes by there.
 //!
 //! # Order
 //!
@@ -21,7 +22,8 @@
 //! apart.
 //!
 //! *Flight.* Not all that has room is asked for at once: with bulk copies an entry waits until so many before it have landed
-//! that its warp has the records under way that `FLIGHT` says: their `full` says so.
+//! that its warp has the records under way that `FLIGHT` says: their `full` says so. Of the first entries the one before
+//! has an odd phase that never was, which an mbarrier takes for over while its first phase lasts.
 //!
 //! *Async proxy.* Bulk copies write shared memory by the async proxy. Nobody else writes the ring; the mbarriers are
 //! initialised by ordinary stores, which a proxy fence and the block's barrier bring before the first copy. Copies of lanes
@@ -51,6 +53,9 @@ use crate::ptx::{Builder, Shared, U8, U32, U64, Val};
 use crate::target::Target;
 use kiln_shape::Layout;
 use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
+
+/// The number of the first entry: behind two rounds of a part's mbarriers it is 0.
+const FIRST_ENTRY: u32 = 0u32.wrapping_sub(2 * ENTRIES);
 
 /// A ring and its barriers.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,5 @@
 use super::copy::{Asked, copy};
-use super::{Copies, Deal, Part, Ring, parity};
+use super::{Copies, Deal, FIRST_ENTRY, Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
 use crate::blocks::wait::Limit;
 use crate::formats::format;
@@ -29,7 +29,7 @@ pub(crate) struct Producer {
     free: Var<U32>,
     /// Units of the entries from the oldest on, with what was skipped for each, four bits an entry.
     sizes: Var<U32>,
-    /// Entries that may be under way at once.
+    /// Entries that may be under way at once: four at most.
     most: Val<U32>,
     /// Tokens whose word was read.
     tokens: Var<U32>,
@@ -133,22 +133,9 @@ impl Producer {
         let ring = Ring { policy, ..ring };
         let free = b.var::<U32>(ring.units);
         let most = b.div::<U32>(FLIGHT, ring.records);
-        let mut zero = || b.var::<U32>(0);
-        let (entry, at, oldest, sizes) = (zero(), zero(), zero(), zero());
-        Producer {
-            ring,
-            limit,
-            part,
-            entry,
-            at,
-            oldest,
-            free,
-            sizes,
-            most,
-            tokens: zero(),
-            over: zero(),
-            taken: Taken::none(b),
-        }
+        let [entry, oldest] = [(); 2].map(|()| b.var::<U32>(FIRST_ENTRY));
+        let [at, sizes, tokens, over] = [(); 4].map(|()| b.var::<U32>(0));
+        Producer { ring, limit, part, entry, at, oldest, free, sizes, most, tokens, over, taken: Taken::none(b) }
     }
 
     /// Consumer warps.
@@ -253,10 +240,7 @@ impl Producer {
     fn has_landed(&self, b: &mut Builder, entry: Val<U32>) -> Val<Pred> {
         let before = b.sub::<U32>(entry, self.most);
         let (full, of_before) = (self.part.full(b, before), parity(b, before));
-        let landed = b.mbarrier_test_wait(full, of_before);
-        // There is none so far before it.
-        let first = b.setp_lt::<U32>(entry, self.most);
-        b.or_pred(first, landed)
+        b.mbarrier_test_wait(full, of_before)
     }
 
     /// Takes the oldest entry's units back, if it is empty. In all lanes alike, so that the warp goes one way.
@@ -334,7 +318,9 @@ impl Producer {
         let fills = b.setp_lt(lane, self.ring.warps);
         b.if_(fills, |b| {
             let (oldest, entry) = (b.get(self.oldest), b.get(self.entry));
-            b.for_range(oldest, entry, 1, |b, entry| {
+            let under_way = b.sub::<U32>(entry, oldest);
+            b.for_range(0, under_way, 1, |b, behind| {
+                let entry = b.add::<U32>(oldest, behind);
                 let (full, parity) = (self.part.full(b, entry), parity(b, entry));
                 let since = b.globaltimer();
                 b.do_while(|b| {
