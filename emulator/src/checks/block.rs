@@ -12,8 +12,8 @@ use crate::machine::config::Checks;
 use crate::machine::fault::FaultKind;
 use crate::machine::lanes::Lanes;
 use crate::machine::layout::{At, Layout};
+use crate::machine::mix::MixMap;
 use crate::machine::origin::Origin;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Facts of a launch for the race check.
@@ -62,9 +62,9 @@ pub(crate) struct BlockChecks {
     /// Knowledge released by the arrivals at each barrier.
     barriers: Vec<Option<Arc<Vc>>>,
     /// Knowledge released by the arrivals at each mbarrier, by its address.
-    mbarriers: HashMap<u64, MbarrierClocks>,
+    mbarriers: MixMap<u64, MbarrierClocks>,
     /// Fences for tensor maps, by the map's address: the last of each thread.
-    tensor_maps: HashMap<u64, Vec<Record>>,
+    tensor_maps: MixMap<u64, Vec<Record>>,
     /// Cells of shared memory, and their readers.
     cells: Vec<Cell>,
     readers: Readers,

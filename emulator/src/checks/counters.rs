@@ -3,9 +3,10 @@
 use crate::machine::access::Access;
 use crate::machine::banks::passes;
 use crate::machine::lanes::Lanes;
+use crate::machine::mix::MixMap;
 use crate::machine::origin::Origin;
 use crate::machine::types::Space;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 /// Bytes of a sector, the unit in which device memory moves.
@@ -26,14 +27,14 @@ enum Way {
 pub(crate) struct Counts {
     sites: Vec<(LineCounters, Way)>,
     /// Sectors read and written, a bit each, by page of 4 KiB.
-    touched: HashMap<u64, [u128; 2]>,
+    touched: MixMap<u64, [u128; 2]>,
     /// Bytes of bulk copies into shared memory that a block had under way at once, at most.
     under_way: u64,
 }
 
 impl Counts {
     pub(crate) fn new(instructions: usize) -> Counts {
-        Counts { sites: vec![Default::default(); instructions], touched: HashMap::new(), under_way: 0 }
+        Counts { sites: vec![Default::default(); instructions], touched: MixMap::default(), under_way: 0 }
     }
 
     /// A warp issues an instruction for the lanes in `m`: none, where its guard is false.

@@ -7,8 +7,7 @@
 use super::record::{BLOCK, BYTES, CLOCK, LANE, PROXY, Record, SITE, STRENGTH, WARP};
 use crate::machine::lanes::Lanes;
 use crate::machine::lock::lock;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use crate::machine::mix::MixMap;
 use std::sync::{Mutex, MutexGuard};
 
 /// Most lists of a page or block; beyond, further readers are not kept.
@@ -28,32 +27,13 @@ struct Node {
     read: Record,
 }
 
-/// A hash of few words.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(word.into());
-    }
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-}
-
 /// The sets of readers of a page's or a block's words. A set's number is that of its first node; 0 is the empty one.
 #[derive(Debug)]
 pub(crate) struct Readers {
     nodes: Vec<Node>,
     /// Of each list the blocks that read, a bit for all whose numbers are alike modulo 64.
     blocks: Vec<u64>,
-    known: HashMap<Node, u32, BuildHasherDefault<Mix>>,
+    known: MixMap<Node, u32>,
     /// A read, the set that it came to, and what became of it.
     recent: Vec<(Record, Record, Record)>,
     /// The last of these: words of a vector have the same.
@@ -64,7 +44,7 @@ pub(crate) struct Readers {
 impl Default for Readers {
     /// Those of a page of device memory.
     fn default() -> Readers {
-        let (nodes, blocks, known, recent) = (Vec::new(), Vec::new(), HashMap::default(), Vec::new());
+        let (nodes, blocks, known, recent) = (Vec::new(), Vec::new(), MixMap::default(), Vec::new());
         Readers { nodes, blocks, known, recent, last: Default::default(), bits: OF_PAGE }
     }
 }

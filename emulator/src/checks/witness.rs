@@ -11,7 +11,8 @@ use super::race::{Conflict, Touch, strength};
 use super::record::{BYTES, CLOCK, HOST, Record, STRENGTH};
 use crate::machine::access::{Access, Scope, Sem};
 use crate::machine::fault::OrFault;
-use std::collections::{BTreeMap, HashMap};
+use crate::machine::mix::MixMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocations {
     /// Knowledge that the value at an address carries: within one block (`None`), and beyond it by launch.
-    locations: HashMap<u64, BTreeMap<Option<u32>, Told>>,
-    operations: HashMap<u32, Arc<Operation>>,
+    locations: MixMap<u64, BTreeMap<Option<u32>, Told>>,
+    operations: MixMap<u32, Arc<Operation>>,
     /// The number of the next knowledge that continues none.
     next: u64,
 }

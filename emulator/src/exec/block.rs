@@ -13,10 +13,10 @@ use super::{Cpu, LaunchCx};
 use crate::machine::config::Schedule;
 use crate::machine::fault::OrFault;
 use crate::machine::layout::At;
+use crate::machine::mix::MixMap;
 use crate::machine::random::Random;
 use crate::machine::types::Space;
 use crate::memory::POISON;
-use std::collections::HashMap;
 
 /// Instructions that a warp runs before the next: exactly under round robin, at most under the other schedules.
 const QUANTUM: u32 = 4096;
@@ -36,7 +36,9 @@ pub(crate) struct Common {
     /// Live lanes of each warp.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
-    pub(crate) mbarriers: HashMap<u64, Mbarrier>,
+    pub(crate) mbarriers: MixMap<u64, Mbarrier>,
+    /// The lowest of their bytes and the end of the last, the cluster's apart.
+    pub(crate) mbarriers_in: (u64, u64),
     /// Copies in flight, in the order in which they were issued.
     pub(crate) transfers: Vec<Transfer>,
     /// Of copies that have landed, to be used again.
@@ -87,7 +89,8 @@ impl Block {
             warps: cx.layout.warps,
             shared: vec![POISON; cx.layout.cluster_shared() / 8].into_boxed_slice(),
             barriers: (0..16 * ranks).map(|_| Barrier::default()).collect(),
-            mbarriers: HashMap::new(),
+            mbarriers: MixMap::default(),
+            mbarriers_in: (u64::MAX, 0),
             transfers: Vec::new(),
             spare: Vec::new(),
             random: Random::new(cx.config.seed, streams),

@@ -172,6 +172,10 @@ impl Cpu<'_> {
             }
             let address = self.cx.layout.in_cluster(rank, addr[l].wrapping_sub(base));
             let end = address.wrapping_add((access.bytes * access.count).into());
+            let (first, last) = site.common.mbarriers_in;
+            if end <= first || last <= address {
+                continue;
+            }
             if let Some(at) = (address & !7..end).step_by(8).find(|at| site.common.mbarriers.contains_key(at)) {
                 let message = format!(
                     "an ordinary store into the mbarrier at {at:#x}, which is in use: mbarrier.inval comes first"
@@ -193,6 +197,8 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
             }
             site.common.mbarriers.insert(addr[l], Mbarrier::new(count));
+            let (begin, end) = &mut site.common.mbarriers_in;
+            (*begin, *end) = ((*begin).min(addr[l]), (*end).max(addr[l] + 8));
             site.common.observers.mbarrier_init(&site.at, l, addr[l]);
         }
         Ok(Flow::Next)

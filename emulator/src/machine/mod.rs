@@ -14,6 +14,7 @@ pub(crate) mod kernel;
 pub(crate) mod lanes;
 pub(crate) mod layout;
 pub(crate) mod lock;
+pub(crate) mod mix;
 pub(crate) mod origin;
 pub(crate) mod output;
 pub(crate) mod random;

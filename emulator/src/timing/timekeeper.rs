@@ -13,8 +13,8 @@ use crate::machine::access::Access;
 use crate::machine::banks::passes;
 use crate::machine::chip::ChipFile;
 use crate::machine::lanes::Lanes;
+use crate::machine::mix::MixMap;
 use crate::machine::types::Space;
-use std::collections::HashMap;
 
 /// Marks words of shared memory among those of device memory.
 const SHARED: u64 = 1 << 63;
@@ -29,7 +29,7 @@ pub(crate) struct Timekeeper<'a> {
     multiprocessors: Vec<Multiprocessor>,
     hierarchy: Hierarchy,
     /// When the last value of each eight-byte word that strong accesses share can be seen.
-    words: HashMap<u64, u64>,
+    words: MixMap<u64, u64>,
     /// The clock at which a warp gives way to others.
     pub(crate) horizon: u64,
     /// The lines of the access at hand.
@@ -46,7 +46,7 @@ impl<'a> Timekeeper<'a> {
             costs,
             multiprocessors: (0..chip.multiprocessors).map(|_| Multiprocessor::new(chip, shared)).collect(),
             hierarchy: Hierarchy::new(chip, l2.filter(|l2| l2.chip == chip.name).map(|l2| l2.cache)),
-            words: HashMap::new(),
+            words: MixMap::default(),
             horizon: 0,
             lines: Vec::new(),
             stays: Vec::new(),

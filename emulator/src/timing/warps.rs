@@ -1,7 +1,7 @@
 //! Times of a block's warps, registers and barriers.
 
 use super::report::Stall;
-use std::collections::HashMap;
+use crate::machine::mix::MixMap;
 
 /// Polls that a warp's loops are told apart by.
 const POLLS: usize = 64;
@@ -146,7 +146,7 @@ pub(crate) struct BlockTime {
     pub(super) warps: Vec<WarpTime>,
     /// The last arrival at each barrier.
     barriers: Vec<u64>,
-    mbarriers: HashMap<u64, Phases>,
+    mbarriers: MixMap<u64, Phases>,
     /// When all its stores so far are known to have been seen.
     pub(super) stores: u64,
     /// Clocks from a barrier's last arrival to what follows, and besides for each of its warps.
