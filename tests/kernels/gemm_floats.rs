@@ -37,7 +37,7 @@ fn check(case: &Case, gpu: &Gpu, count: usize, random: &mut Random) {
     let x = case.columns(count, random);
     let y = random.floats(count * case.rows(), 4.0);
     let what = format!("{:?}, {:?}, {count} columns, {gpu}", case.phase, case.types);
-    assert_same_bits(&what, &together(case, gpu, &on, count, &x, &y), &case.alone(gpu, &on, &x, &y));
+    assert_same_bits(&what, &together(case, gpu, &on, count, &x, &y), &case.alone(gpu, &x, &y));
 }
 
 /// Every phase and type, one type or several in a phase, whole parts of columns and others, and rows that end within a

@@ -12,7 +12,7 @@ use crate::common;
 use crate::compare::{assert_close, assert_same_bits};
 use crate::kv::KV_TYPES;
 use crate::random::Random;
-use crate::support::{Arg, Gpu, every_schedule, gpu, more_chips};
+use crate::support::{Arg, Gpu, every_schedule, gpu, some_chips};
 
 /// Weights are rounded to f16, each by 2^-12 of itself at most on average; scores are of f32 queries but for 2^-22.
 const FAST_BOUND: f64 = 4e-4;
@@ -154,7 +154,7 @@ fn neighbouring_positions_have_the_bits_of_each_alone() {
     ];
     for (kv_heads, group, head_dim, length, columns) in cases {
         let case = Case::new(kv_heads, group, head_dim, KvType::F16, length, &mut random);
-        for gpu in more_chips() {
+        for gpu in some_chips(&mut random) {
             let [together, alone] = batch(&gpu, &case, columns);
             assert_same_bits(&format!("{}, {columns} columns, {gpu}", case.what()), &together, &alone);
         }
@@ -188,7 +188,7 @@ fn positions_behind_thousands_have_the_bits_of_each_alone() {
     // Up to 4096 positions a unit has one chunk, or two, and behind them one more.
     for (kv_heads, group, head_dim) in [(3, 2, 64), (6, 1, 128)] {
         let case = Case::new(kv_heads, group, head_dim, KvType::F16, 4099, &mut random);
-        for gpu in more_chips() {
+        for gpu in some_chips(&mut random) {
             let [together, alone] = batch(&gpu, &case, 5);
             assert_same_bits(&format!("{}, {gpu}", case.what()), &together, &alone);
         }
@@ -202,7 +202,7 @@ fn the_longest_context_of_a_published_model_has_the_bits_of_each_position_alone(
     let mut random = Random::fresh();
     for (kv_heads, group, head_dim) in [(1, 8, 128), (2, 4, 64)] {
         let case = Case::new(kv_heads, group, head_dim, KvType::F16, 40960, &mut random);
-        for gpu in more_chips() {
+        for gpu in some_chips(&mut random) {
             let [together, alone] = batch(&gpu, &case, 5);
             assert_same_bits(&format!("{}, {gpu}", case.what()), &together, &alone);
         }

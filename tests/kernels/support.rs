@@ -3,7 +3,7 @@
 use kiln::driver::{Device, DeviceBuffer, DeviceRepr, Function, KernelParam, LaunchConfig, Module, Stream, TensorMap};
 use kiln_codegen::bake::{self, Descriptor};
 use kiln_codegen::{Kernel, Target};
-use kiln_emulator::DeviceConfig;
+use kiln_emulator::{Checks, DeviceConfig, Schedule};
 use kiln_shape::table::{
     BOX_ROWS, DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MAP_OFFSET, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET,
 };
@@ -34,13 +34,14 @@ pub(crate) fn chips() -> Vec<Gpu> {
     chips
 }
 
-/// Those, and chips between them: the first whose copies run on, and one whose blocks have less shared memory.
-pub(crate) fn more_chips() -> Vec<Gpu> {
-    let mut chips = chips();
-    if !common::on_gpu() {
-        chips.extend([(8, 0), (8, 9)].map(|(major, minor)| Gpu::of_chip(major, minor)));
+/// Two of those, and of chips between them, by chance: the first whose copies run on, and one whose blocks have less shared
+/// memory.
+pub(crate) fn some_chips(random: &mut Random) -> Vec<Gpu> {
+    if common::on_gpu() {
+        return vec![gpu()];
     }
-    chips
+    let chips = random.some_of(2, [None, Some((7, 5)), Some((8, 0)), Some((8, 9))]);
+    chips.into_iter().map(|sm| sm.map_or_else(gpu, |(major, minor)| Gpu::of_chip(major, minor))).collect()
 }
 
 /// A device with a random schedule, under which warps may be split; on a GPU the one that is there.
@@ -50,22 +51,34 @@ pub(crate) fn any_schedule(random: &mut Random) -> Gpu {
 }
 
 fn random_schedule(seed: u64, split_warps: bool) -> Gpu {
-    let schedule = kiln_emulator::Schedule::Random;
-    let config = DeviceConfig { schedule, seed, split_warps, ..DeviceConfig::default() };
+    let config = DeviceConfig { schedule: Schedule::Random, seed, split_warps, ..DeviceConfig::default() };
     Gpu::new(&format!("random, seed {seed}, split warps: {split_warps}"), config)
 }
 
 /// Runs `work` under every schedule; on a GPU, and where many seeds are tried, once.
 pub(crate) fn every_schedule(random: &mut Random, mut work: impl FnMut(&Gpu)) {
+    schedules(random).into_iter().for_each(|of| work(&of()));
+}
+
+/// The same under two of them, by chance, where there is much work.
+pub(crate) fn some_schedules(random: &mut Random, mut work: impl FnMut(&Gpu)) {
+    let all = schedules(random);
+    random.some_of(2, all).into_iter().for_each(|of| work(&of()));
+}
+
+/// Devices of each schedule, to be made.
+fn schedules(random: &mut Random) -> Vec<Box<dyn FnOnce() -> Gpu>> {
+    let mut all: Vec<Box<dyn FnOnce() -> Gpu>> = vec![Box::new(gpu)];
     if common::on_gpu() || common::tries_seeds() {
-        return work(&gpu());
+        return all;
     }
-    work(&gpu());
     for split_warps in [false, true] {
-        work(&random_schedule(random.next(), split_warps));
+        let seed = random.next();
+        all.push(Box::new(move || random_schedule(seed, split_warps)));
     }
-    let schedule = kiln_emulator::Schedule::Adversarial;
-    work(&Gpu::new("adversarial", DeviceConfig { schedule, seed: random.next(), ..DeviceConfig::default() }));
+    let config = DeviceConfig { schedule: Schedule::Adversarial, seed: random.next(), ..DeviceConfig::default() };
+    all.push(Box::new(move || Gpu::new("adversarial", config)));
+    all
 }
 
 /// A kernel that is loaded.
@@ -84,6 +97,12 @@ impl Gpu {
     /// The emulator as a chip of another compute capability.
     pub(crate) fn of_chip(major: u32, minor: u32) -> Gpu {
         Gpu::new(&format!("sm_{major}{minor}"), DeviceConfig::with_sm(major, minor))
+    }
+
+    /// Another such chip, which checks nothing: for results that are no more than compared with.
+    pub(crate) fn without_checks(&self) -> Gpu {
+        let sm = self.device.sm();
+        Gpu::new("round robin", DeviceConfig { checks: Checks::NONE, ..DeviceConfig::with_sm(sm / 10, sm % 10) })
     }
 
     fn new(schedule: &str, config: DeviceConfig) -> Gpu {

@@ -111,7 +111,7 @@ fn longer_items_have_them_under_every_schedule() {
     let stream = whole(tiny());
     let mut random = Random::fresh();
     let schedules = [(Schedule::RoundRobin, 7, 4), (Schedule::Random, 3, 3), (Schedule::Adversarial, 2, 2)];
-    for (seed, (schedule, blocks, sessions)) in (0..).zip(schedules) {
+    for (seed, (schedule, blocks, sessions)) in random.some_of(1, (0..).zip(schedules)) {
         let model = open(tiny(), None, config(seed, schedule, blocks));
         let works: Vec<Work> = (0..sessions)
             .map(|_| {
@@ -130,7 +130,8 @@ fn longer_items_have_them_under_every_schedule() {
 fn items_over_an_f32_cache_have_them_behind_several_units() {
     let stream = whole(tiny());
     let mut random = Random::fresh();
-    for (seed, (schedule, blocks)) in (0..).zip([(Schedule::Random, 3), (Schedule::RoundRobin, 5)]) {
+    let schedules = (0..).zip([(Schedule::Random, 3), (Schedule::RoundRobin, 5)]);
+    for (seed, (schedule, blocks)) in random.some_of(1, schedules) {
         let model = open(tiny(), None, config(seed, schedule, blocks));
         let works: Vec<Work> = (0..3)
             .map(|_| {
@@ -151,7 +152,7 @@ fn items_of_a_pass_have_them_whatever_rows_there_are() {
     let outliers: fn() -> ModelFile = || with_outliers(5);
     let layers: fn() -> ModelFile = || of_layers(6);
     let cases = [(outliers, (8, 0), 2), (outliers, (9, 0), 2), (long_rows, (9, 0), 16), (layers, (9, 0), 3)];
-    for (seed, (file, sm, blocks)) in (0..).zip(cases) {
+    for (seed, (file, sm, blocks)) in random.some_of(1, (0..).zip(cases)) {
         let stream = whole(file());
         let config = DeviceConfig { sm, ..config(seed, Schedule::Random, blocks) };
         let mut works: Vec<Work> = (0..3).map(|_| Work::random(&mut random, 3)).collect();
@@ -196,10 +197,15 @@ fn items_whose_vectors_come_in_slices_have_them() {
 fn slices_have_them_under_every_schedule() {
     let of = |sm| move |config: DeviceConfig| DeviceConfig { sm, ..config };
     let (lanes, bulk) = (of((8, 0)), of((9, 0)));
-    in_slices(eight_of_33, (9, 4, 16), lanes(config(1, Schedule::RoundRobin, 7)));
-    in_slices(eight_of_33, (5, 4, 8), bulk(config(2, Schedule::Adversarial, 2)));
-    in_slices(sixteen_of_33, (10, 5, 16), bulk(config(3, Schedule::Random, 3)));
-    in_slices(sixteen_of_33, (5, 3, 8), lanes(config(4, Schedule::Random, 2)));
+    let cases: [(fn() -> ModelFile, _, _); 4] = [
+        (eight_of_33, (9, 4, 16), lanes(config(1, Schedule::RoundRobin, 7))),
+        (eight_of_33, (5, 4, 8), bulk(config(2, Schedule::Adversarial, 2))),
+        (sixteen_of_33, (10, 5, 16), bulk(config(3, Schedule::Random, 3))),
+        (sixteen_of_33, (5, 3, 8), lanes(config(4, Schedule::Random, 2))),
+    ];
+    for (file, ring, config) in Random::fresh().some_of(1, cases) {
+        in_slices(file, ring, config);
+    }
 }
 
 /// The kernel that more columns need is loaded while a session generates, whose launch parks for it.
@@ -233,7 +239,7 @@ fn a_session_that_opens_beside_another_brings_the_kernel_for_slices() {
 fn items_beyond_the_columns_that_fit_take_turns() {
     let stream = whole(tiny());
     let mut random = Random::fresh();
-    for units in [5, 6, 8] {
+    for units in random.some_of(1, [5, 6, 8]) {
         let model = open(tiny(), Some(units), config(u64::from(units), Schedule::Random, 2));
         let works: Vec<Work> = (0..5).map(|_| Work::random(&mut random, 5)).collect();
         together(&model, &stream, 2, &works);

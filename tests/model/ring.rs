@@ -3,6 +3,7 @@
 //! ring is found here.
 
 use crate::presets::{Cut, turn, wanted};
+use crate::random::Random;
 use crate::synth_model::{Mix, SynthModel};
 use crate::{bake, common};
 use kiln::Model;
@@ -132,12 +133,13 @@ fn the_rings_bits_are_the_streams_under_every_schedule() {
     let of = |schedule, seed| DeviceConfig { schedule, seed, multiprocessors: 7, ..DeviceConfig::default() };
     let stream = whole(tiny());
     let split = DeviceConfig { split_warps: true, ..of(Schedule::Random, 2) };
-    for (what, config, units, grids) in [
+    let cases = [
         ("round robin", of(Schedule::RoundRobin, 0), Some(4), &[1, 7][..]),
         ("random", of(Schedule::Random, 1), None, &[2, 7]),
         ("split warps", split, Some(8), &[2]),
         ("adversarial", of(Schedule::Adversarial, 3), Some(4), &[7]),
-    ] {
+    ];
+    for (what, config, units, grids) in Random::fresh().some_of(2, cases) {
         is_the_streams(&open(tiny(), units, config), &stream, what, grids, 2);
     }
 }
@@ -149,12 +151,13 @@ fn copies_of_lanes_bring_the_streams_bits_under_every_schedule() {
     let of = |sm, schedule, seed| DeviceConfig { sm, schedule, seed, multiprocessors: 7, ..DeviceConfig::default() };
     let stream = whole(tiny());
     let split = DeviceConfig { split_warps: true, ..of((8, 7), Schedule::Random, 2) };
-    for (what, config, units, grids) in [
+    let cases = [
         ("round robin", of((8, 0), Schedule::RoundRobin, 0), Some(4), &[1, 7][..]),
         ("random", of((8, 6), Schedule::Random, 1), None, &[2]),
         ("split warps", split, Some(8), &[2]),
         ("adversarial", of((8, 9), Schedule::Adversarial, 3), Some(4), &[7]),
-    ] {
+    ];
+    for (what, config, units, grids) in Random::fresh().some_of(2, cases) {
         is_the_streams(&open(tiny(), units, config), &stream, what, grids, 2);
     }
 }
@@ -286,13 +289,12 @@ pub(crate) fn with_outliers(super_blocks: u32) -> ModelFile {
 #[ignore = "longer; .ci/run runs it"]
 fn super_blocks_with_a_second_plane_have_the_streams_bits() {
     // Of 16, which take a round less by fours, a warp rounds four together.
-    for super_blocks in [2, 5, 16] {
+    let cases = [2, 5, 16].into_iter().flat_map(|super_blocks| [(8, 0), (9, 0)].map(|sm| (super_blocks, sm)));
+    for (super_blocks, sm) in Random::fresh().some_of(2, cases) {
         let stream = whole(with_outliers(super_blocks));
-        for sm in [(8, 0), (9, 0)] {
-            let config = DeviceConfig { sm, multiprocessors: 2, ..DeviceConfig::default() };
-            let model = open(with_outliers(super_blocks), None, config);
-            is_the_streams(&model, &stream, &format!("{super_blocks} super-blocks, {sm:?}"), &[2], 1);
-        }
+        let config = DeviceConfig { sm, multiprocessors: 2, ..DeviceConfig::default() };
+        let model = open(with_outliers(super_blocks), None, config);
+        is_the_streams(&model, &stream, &format!("{super_blocks} super-blocks, {sm:?}"), &[2], 1);
     }
 }
 
@@ -301,7 +303,7 @@ fn super_blocks_with_a_second_plane_have_the_streams_bits() {
 #[ignore = "longer; .ci/run runs it"]
 fn few_long_rows_that_warps_share_have_the_streams_bits() {
     let stream = whole(long_rows());
-    for schedule in [Schedule::RoundRobin, Schedule::Random] {
+    for schedule in Random::fresh().some_of(1, [Schedule::RoundRobin, Schedule::Random]) {
         let config = DeviceConfig { schedule, seed: 7, multiprocessors: 16, ..DeviceConfig::default() };
         is_the_streams(&open(long_rows(), None, config), &stream, &format!("{schedule:?}"), &[16], 1);
     }
@@ -312,7 +314,7 @@ fn few_long_rows_that_warps_share_have_the_streams_bits() {
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn few_long_rows_of_k_quants_have_the_streams_bits() {
-    for super_blocks in [33, 38] {
+    for super_blocks in Random::fresh().some_of(1, [33, 38]) {
         let model = || long_rows_of(super_blocks, Mix::Q4KM, 2);
         let (stream, config) = (whole(model()), DeviceConfig { multiprocessors: 16, ..DeviceConfig::default() });
         is_the_streams(&open(model(), None, config), &stream, &format!("{super_blocks} super-blocks"), &[16], 1);

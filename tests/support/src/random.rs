@@ -50,6 +50,21 @@ impl Random {
         (0..len).map(|_| self.symmetric() * scale).collect()
     }
 
+    /// So many of the cases, in their order, by chance; all with `KILN_TEST_LONG=1` or `KILN_TEST_ALL_CASES=1`. Says how many
+    /// are left out.
+    pub fn some_of<T>(&mut self, count: usize, cases: impl IntoIterator<Item = T>) -> Vec<T> {
+        let mut cases: Vec<T> = cases.into_iter().collect();
+        if ["KILN_TEST_LONG", "KILN_TEST_ALL_CASES"].iter().any(|name| std::env::var_os(name).is_some()) {
+            return cases;
+        }
+        let all = cases.len();
+        while cases.len() > count {
+            cases.remove(self.below(cases.len() as u32) as usize);
+        }
+        println!("SKIPPED: {} of {all} cases, by chance; set KILN_TEST_ALL_CASES=1 to run all", all - cases.len());
+        cases
+    }
+
     /// Random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
