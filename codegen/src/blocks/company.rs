@@ -154,9 +154,9 @@ pub(crate) struct Regions {
 const BESIDE: u32 = 8;
 
 impl Regions {
-    /// Regions like the one that begins at `base`, behind so many bytes of dynamic shared memory, and ends with what this takes: room
-    /// for a single column, with more values. Where the longest vector is in slices, and takes so many bytes `whole`, there is none,
-    /// but there are as many regions as lie in the same room.
+    /// The first column's region begins at `base`, `before` bytes into dynamic shared memory, with its vector; this takes the rest
+    /// of it. A single column has room for more values than one of several. Where vectors come in slices, and a whole one would
+    /// take `whole` bytes, no column is a single one: as many regions as the room of a single one holds lie in it.
     #[track_caller]
     pub(crate) fn new(
         b: &mut Builder,

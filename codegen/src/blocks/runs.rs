@@ -39,8 +39,8 @@ impl Runs {
         let each = b.max::<U32>(each, 1);
         let before = b.sub::<U32>(border, first);
         let inside = b.setp_lt(before, rows);
-        // Of the rows of so many runs the fewest that suffice, less those before the border: no division. What is below 0 counts
-        // as most.
+        // So many runs go so many rows beyond the border: the least of these, without a division. A number below 0 is a great one
+        // here, and never the least.
         let fewer = (1..=warps).fold(b.sub::<U32>(0, before), |fewer, runs| {
             let of_runs = b.mul::<U32>(each, runs);
             let more = b.sub::<U32>(of_runs, before);

@@ -29,9 +29,9 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// For a block's rows of one matrix, if it is `alone`: where each warp has an entry less by it, or as many with activations that
-    /// stay, and has fewer rows than a `tile` to add up. One fewer, since the values' last row has a gap behind it here. An entry
-    /// has at most so many `records`, a power of two.
+    /// For a block's rows of one matrix, if it is `alone` in its phase. Warps share rows where each has an entry less by it, or as
+    /// many and activations that stay in registers. A warp then adds up fewer rows than a `tile` has: the values' last row has a gap
+    /// behind it here. An entry has at most so many `records`, a power of two.
     #[track_caller]
     pub(crate) fn new(
         b: &mut Builder,

@@ -155,8 +155,8 @@ impl Products {
     }
 
     /// Lets a ring take the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them where the launch has
-    /// room for `several` columns or not. Once those of
-    /// the phase before another one are in the ring, runs `begins` with that one's `step`, which is not 0.
+    /// room for `several` columns or not. Runs `begins` with a phase's `step`, which is not 0, once all weights of the phases
+    /// before it are in the ring.
     pub(crate) fn fill(
         &self,
         b: &mut Builder,

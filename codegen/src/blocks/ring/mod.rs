@@ -30,9 +30,9 @@
 //! belong to the generic proxy, and need no such fence.
 //!
 //! *Tokens.* The order of a token's entries depends on the item in one point, whether the head follows the layers. The
-//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled all but the last run of
-//! its layers before, reads it when it comes to the head, and answers by `heard`, behind which the next word may be written.
-//! The run that it then holds back is the token's own, so the token before lacks none, and its end is no wait.
+//! consumers write that into a word as the token begins, and arrive at `told`. The producer reads the word once it comes to
+//! the head, and arrives at `heard`; behind that the next word may be written. Until then it holds back the last run of the
+//! token's layers. That run is of the token that begins: the one before has all of its own, and its end waits for nothing.
 //!
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
