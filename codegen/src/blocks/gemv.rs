@@ -476,25 +476,16 @@ fn stage_any(
     (super_blocks, most): (Size, u32),
     slice: Option<Slice>,
 ) -> (Pass, Prepared) {
-    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, .. } = *input;
-    let AnyInput { ring, handed, company, apart, beside, normalised_k, border, rows, .. } = *input;
+    let AnyInput { x, norm: (gamma, _), normalised, k, kind, widths, one, types, of: kinds_of, .. } = *input;
+    let AnyInput { ring, handed, company, beside, border, rows, .. } = *input;
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
-    let size = Size::Reg(k);
-    let mut forms = With { numerics: Numerics::Fast, types, of: &[] }.forms(size);
-    forms.apart = apart;
-    let count = |k: u32| k.div_ceil(SUPER_BLOCK);
-    // Two pairs at a time take fewer rounds where vectors are long. A round of them is taken to be seven fifths as long: an
-    // estimate by the assembler's stall counts and an allowance for waits. Before sm_90 there are no registers for that.
-    let warps = b.warps();
-    let rounds = |together: u32| widths.iter().map(|(k, _)| count(*k).div_ceil(together).div_ceil(warps)).sum::<u32>();
-    if handed.is_some() && forms.together == 2 && 7 * rounds(4) < 5 * rounds(2) && b.target().sm() >= 90 {
-        forms.together = 4;
-    }
-    let whole = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
+    let mut forms = forms_of_any(b, input);
+    let words = widths.iter().map(|(k, matrices)| forms.words(k.div_ceil(SUPER_BLOCK), *matrices == 1));
+    let words = words.max().unwrap_or(0);
     // Beside slices there is room for one form.
     let ((room, most), whole) = match input.slices {
-        None => ((whole, most), None),
-        Some(of) => ((forms.words(of.room(), true), of.room()), Some(Staged::bytes_of(whole, most))),
+        None => ((words, most), None),
+        Some(of) => ((forms.words(of.room(), true), of.room()), Some(Staged::bytes_of(words, most))),
     };
     forms.one = if slice.is_some() { One::Always } else { One::When(one) };
     let before = b.dynamic_taken();
@@ -521,12 +512,11 @@ fn stage_any(
         }
         (None, _) => {}
     }
-    let kinds = of(b);
+    let kinds = kinds_of(b);
     let wanted = With { numerics: Numerics::Fast, types, of: &kinds.each }.wanted(b, &forms);
     let along = along_any(b, in_room, widths, input.slices);
     let region = (staged.base(), before);
-    let of = (&along, whole);
-    let regions = company.map(|company| Regions::new(b, &company, normalised, region, of));
+    let regions = company.map(|company| Regions::new(b, &company, normalised, region, (&along, whole)));
     let mut values = Values::new(b, types, &along, !is_cut, staged.bytes(), (ring, regions));
     let border = border(b);
     let share = Share::of_values(b, rows, &mut values, (border, one), slice);
@@ -558,15 +548,38 @@ fn stage_any(
     if let Some(handed) = handed {
         handed.leave_if_missed(b);
     }
+    let scale = scale_of_any(b, input, &staged, regions.as_ref());
+    let tile = Tile::new(b, Size::Reg(k), ROWS_TOGETHER);
+    (Pass { staged, tile, values: Some(values), scale, ends: None, regions }, Prepared { kinds, share })
+}
+
+/// The forms in which one of several vectors may be staged.
+fn forms_of_any(b: &mut Builder, input: &AnyInput<'_>) -> Forms {
+    let mut forms = With { numerics: Numerics::Fast, types: input.types, of: &[] }.forms(Size::Reg(input.k));
+    forms.apart = input.apart;
+    // Two pairs at a time take fewer rounds where vectors are long. A round of them is taken to be seven fifths as long: an
+    // estimate by the assembler's stall counts and an allowance for waits. Before sm_90 there are no registers for that.
+    let warps = b.warps();
+    let of_one = |k: u32, together: u32| k.div_ceil(SUPER_BLOCK).div_ceil(together).div_ceil(warps);
+    let rounds = |together: u32| input.widths.iter().map(|(k, _)| of_one(*k, together)).sum::<u32>();
+    if input.handed.is_some() && forms.together == 2 && 7 * rounds(4) < 5 * rounds(2) && b.target().sm() >= 90 {
+        forms.together = 4;
+    }
+    forms
+}
+
+/// The norm's factor of a vector that is staged; of several columns each has its own, in its region.
+fn scale_of_any(b: &mut Builder, input: &AnyInput<'_>, staged: &Staged, regions: Option<&Regions>) -> Option<Val<F32>> {
+    let AnyInput { norm: (_, eps), normalised, normalised_k, .. } = *input;
     let inverse = |b: &mut Builder, staged: &Staged| {
-        let (count, k) = (Size::Const(count(normalised_k)), Size::Const(normalised_k));
+        let (count, k) = (Size::Const(normalised_k.div_ceil(SUPER_BLOCK)), Size::Const(normalised_k));
         staged.inverse_rms(b, count, k, eps)
     };
-    let scale = match &regions {
+    match regions {
         None => {
             let scale = b.var::<F32>(1.0);
             b.if_(normalised, |b| {
-                let inverse = inverse(b, &staged);
+                let inverse = inverse(b, staged);
                 b.set(scale, inverse);
             });
             Some(b.get(scale))
@@ -585,9 +598,7 @@ fn stage_any(
             });
             None
         }
-    };
-    let tile = Tile::new(b, size, ROWS_TOGETHER);
-    (Pass { staged, tile, values: Some(values), scale, ends: None, regions }, Prepared { kinds, share })
+    }
 }
 
 /// Super-blocks of a row, or those of a slice, as one of several vectors has them.
