@@ -4,7 +4,9 @@
 use crate::common;
 use crate::exchange::of_layers;
 use crate::random::Random;
-use crate::ring::{long_rows, long_rows_of, open, rings, tiny, two_long_rows, whole, with_outliers};
+use crate::ring::{
+    long_rows, long_rows_of, long_rows_with_outliers, open, rings, tiny, two_long_rows, whole, with_outliers,
+};
 use crate::storm::Call;
 use crate::synth_model::Mix;
 use kiln::Model;
@@ -206,6 +208,13 @@ fn slices_have_them_under_every_schedule() {
     for (file, ring, config) in Random::fresh().some_of(1, cases) {
         in_slices(file, ring, config);
     }
+}
+
+/// Slices of which some super-blocks have a second plane.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn slices_with_second_planes_have_them() {
+    in_slices(long_rows_with_outliers, (4, 2, 8), config(0, Schedule::Random, 2));
 }
 
 /// The kernel that more columns need is loaded while a session generates, whose launch parks for it.

@@ -6,6 +6,7 @@ use crate::presets::{Cut, turn, wanted};
 use crate::random::Random;
 use crate::synth_model::{Mix, SynthModel};
 use crate::{bake, common};
+use half::f16;
 use kiln::Model;
 use kiln::baked::{BakedKernel, BakedModel, DecoderPath};
 use kiln::driver::DeviceBuffer;
@@ -336,12 +337,43 @@ pub(crate) fn two_long_rows(mix: Mix, layers: u32) -> ModelFile {
     long_rows_beside(ModelShape { heads: 40, kv_heads: 8, ..tiny }, 33, mix, layers)
 }
 
+/// The first in Q4_K and Q6_K, whose vector has in every second super-block of `down` a channel ten thousand times as large as
+/// the others, by its row of `up`: these have a second plane.
+pub(crate) fn long_rows_with_outliers() -> ModelFile {
+    let shape = presets::by_name("tiny").expect("a preset").shape;
+    long_rows_edited((shape, 33, Mix::Q4KM, 2), |file, gguf, shape| {
+        for layer in 0..shape.layers {
+            let up = gguf.required_tensor(&TensorRole::FfnUp.tensor_name(layer)).expect("it was written");
+            assert_eq!(WeightType::from_ggml(up.ty()), Some(WeightType::Q4_K));
+            let (begin, row) = (up.offset() as usize, (shape.hidden / 256 * 144) as usize);
+            for channel in (77..shape.ffn as usize).step_by(512) {
+                let scales = &mut file[begin + channel * row..][..4];
+                for scale in scales.chunks_mut(2) {
+                    let scaled = f16::from_le_bytes([scale[0], scale[1]]).to_f32() * 1e4;
+                    scale.copy_from_slice(&f16::from_f32(scaled).to_le_bytes());
+                }
+            }
+        }
+    })
+}
+
 fn long_rows_beside(of: ModelShape, super_blocks: u32, mix: Mix, layers: u32) -> ModelFile {
+    long_rows_edited((of, super_blocks, mix, layers), |_, _, _| ())
+}
+
+/// Such a file, whose bytes are changed by what is in it.
+fn long_rows_edited(
+    (of, super_blocks, mix, layers): (ModelShape, u32, Mix, u32),
+    edit: impl FnOnce(&mut [u8], &Gguf, &ModelShape),
+) -> ModelFile {
     let shape = ModelShape { hidden: 256, ffn: super_blocks * 256, layers, vocab: 650, ..of };
+    let mut file = Vec::new();
+    SynthModel { shape, mix, seed: 5 }.write(&mut file, |_, _| {}).expect("memory has room");
+    let gguf = Gguf::from_bytes(&file).expect("a GGUF file");
+    edit(&mut file, &gguf, &shape);
     let written =
         Cut(std::env::temp_dir().join(format!("kiln-long-rows-{}-{:?}.gguf", process::id(), thread::current().id())));
-    let out = File::create(&written.0).expect("a temporary file");
-    SynthModel { shape, mix, seed: 5 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
+    std::fs::write(&written.0, file).expect("the disk has room");
     ModelFile::open(&written.0).expect("a model")
 }
 
