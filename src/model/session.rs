@@ -490,13 +490,18 @@ fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, Stri
             // Who asks for blocks means the persistent path.
             Some(predicted) if predicted.is_graph && blocks.is_none() => graph(predicted.why),
             predicted => {
+                let has_figures = predicted.is_some();
                 let why =
                     predicted.map_or("auto: the device launches cooperatively".to_owned(), |predicted| predicted.why);
                 persistent(&why).or_else(|error| match error {
                     // A lost context or a full memory is not mended by another path.
                     Error::Cuda { .. } | Error::OutOfMemory { .. } | Error::Stalled { .. } => Err(error),
                     error if blocks.is_some() => Err(error),
-                    error => stream(format!("auto: the persistent path cannot be taken: {error}")),
+                    error => {
+                        let why = format!("auto: the persistent path cannot be taken: {error}");
+                        // A graph's nodes cost less than launches on every chip that there are figures of.
+                        if has_figures { graph(why) } else { stream(why) }
+                    }
                 })
             }
         },

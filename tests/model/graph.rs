@@ -3,6 +3,7 @@
 
 use crate::{bake, common};
 use kiln::Model;
+use kiln::baked::{BakedModel, BakedModule, DecoderPath};
 use kiln::model::{GenerateOptions, ModelFile, PathChoice, Session, SessionOptions};
 use kiln::shape::Numerics;
 use kiln_emulator::{Checks, DeviceConfig};
@@ -126,11 +127,14 @@ fn what_is_left_to_kiln_is_what_the_model_of_time_has_faster() {
         return;
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
-    let chosen = |sm, multiprocessors, numerics| {
+    let chosen_of = |sm, multiprocessors, numerics, is_there: fn(&BakedModule) -> bool| {
         let config = DeviceConfig { sm, multiprocessors, checks: Checks::NONE, ..DeviceConfig::default() };
         let device = common::device_with(config);
         let file = ModelFile::open(&path).expect("a model");
-        let baked = bake::model(&file, &device);
+        let all = bake::model(&file, &device);
+        let modules = all.modules().iter().filter(|module| is_there(module)).copied().collect::<Vec<_>>().leak();
+        // SAFETY: the modules are some of those that were baked for this shape and these types.
+        let baked = Box::leak(Box::new(unsafe { BakedModel::new(all.name(), *all.shape(), all.types(), modules) }));
         let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
         let options = SessionOptions::default().with_numerics(numerics).with_capacity(64);
         let mut session = model.session(options).expect("a session");
@@ -139,6 +143,7 @@ fn what_is_left_to_kiln_is_what_the_model_of_time_has_faster() {
         let (path, why) = session.path();
         (path, why.to_owned())
     };
+    let chosen = |sm, multiprocessors, numerics| chosen_of(sm, multiprocessors, numerics, |_| true);
     // Eight multiprocessors are no chip that there are figures of.
     assert_eq!(
         chosen((9, 0), 8, Numerics::Exact),
@@ -149,4 +154,11 @@ fn what_is_left_to_kiln_is_what_the_model_of_time_has_faster() {
     assert!(path == "graph" && why.contains("RTX 5090") && why.contains("modelled"), "{path}: {why}");
     let (path, why) = chosen((8, 7), 16, Numerics::Fast);
     assert!(path == "persistent" && why.contains("AGX Orin") && why.contains("modelled"), "{path}: {why}");
+    // Where there is no persistent decoder a graph is the faster of the others; without figures nobody says so.
+    for (sm, multiprocessors, expected) in [((8, 7), 16, "graph"), ((9, 0), 8, "stream")] {
+        let (path, why) = chosen_of(sm, multiprocessors, Numerics::Fast, |module| {
+            module.decoder != Some((DecoderPath::Persistent, Numerics::Fast))
+        });
+        assert!(path == expected && why.contains("cannot be taken"), "{path}: {why}");
+    }
 }
