@@ -19,7 +19,8 @@ use std::ops::ControlFlow;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathChoice {
     /// The persistent path or the graph path, whichever is predicted to be faster on the chip ([`cost`]); the persistent
-    /// one on a chip without figures; the stream path where a device cannot launch the decoder.
+    /// one on a chip without figures. Where a device cannot launch the decoder it is the graph path, without figures the
+    /// stream path.
     ///
     /// [`cost`]: crate::model::cost
     #[default]
