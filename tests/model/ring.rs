@@ -203,6 +203,16 @@ fn many_blocks_have_the_streams_bits_under_every_schedule() {
     }
 }
 
+/// The same without checks: blocks without rows of a phase go on beside those that have some.
+#[test]
+fn blocks_without_rows_have_the_streams_bits() {
+    let stream = whole(tiny());
+    for sm in [(9, 0), (8, 0)] {
+        let config = DeviceConfig { sm, multiprocessors: 132, checks: Checks::NONE, ..DeviceConfig::default() };
+        is_the_streams(&open(tiny(), Some(4), config), &stream, &format!("{sm:?}"), &[132], 2);
+    }
+}
+
 /// sm_75 has no ring: there warps ask the L2 cache for their first weights of the next phase while the grid is waited for.
 /// These are read anyway, so that hardly more bytes are touched than by a ring that asks for nothing ahead.
 #[test]
