@@ -183,7 +183,7 @@ fn many_grids_have_the_streams_bits_under_every_schedule() {
     }
 }
 
-/// As many blocks as an H200 has, of which many have no rows in some phases. With every check on, which takes a minute a
+/// As many blocks as an H200 has, most of whose warps have no rows in some phases. With every check on, which takes a minute a
 /// token.
 #[test]
 #[ignore = "minutes; .ci/long runs it"]
@@ -206,10 +206,14 @@ fn many_blocks_have_the_streams_bits_under_every_schedule() {
 /// The same without checks: blocks without rows of a phase go on beside those that have some.
 #[test]
 fn blocks_without_rows_have_the_streams_bits() {
-    let stream = whole(tiny());
+    if common::is_left_out_on_gpu("no GPU has room for as many blocks at once") {
+        return;
+    }
+    let (stream, blocks) = (whole(tiny()), 300);
+    assert!(tiny().shape().hidden < blocks, "each block has a row");
     for sm in [(9, 0), (8, 0)] {
-        let config = DeviceConfig { sm, multiprocessors: 132, checks: Checks::NONE, ..DeviceConfig::default() };
-        is_the_streams(&open(tiny(), Some(4), config), &stream, &format!("{sm:?}"), &[132], 2);
+        let config = DeviceConfig { sm, multiprocessors: blocks, checks: Checks::NONE, ..DeviceConfig::default() };
+        is_the_streams(&open(tiny(), Some(4), config), &stream, &format!("{sm:?}"), &[blocks], 2);
     }
 }
 
