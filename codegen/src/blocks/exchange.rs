@@ -24,8 +24,8 @@
 //! last, as layer l + 1 adds its attention's output to them, and so before the meeting of layer l + 2. A block has waited for that
 //! meeting as layer l + 3 begins, and the warp that comes to the meeting of layer l + 3 empties a share of them before it does.
 //! They are polled and stored again in layer l + 4, by blocks that have waited for the meeting of layer l + 3: so no poll finds the
-//! value of four layers before, and no store comes before its word is empty. Parts of attention
-//! are put together before the meeting of their own layer: two turns suffice, and those of layer l are emptied in layer l + 1.
+//! value of four layers before, and no store comes before its word is empty. Parts of attention are put together before the
+//! meeting of their own layer: two turns suffice, and those of layer l are emptied in layer l + 1.
 //!
 //! A token's last three layers, and the parts of its last one, have no later layer to empty them: all blocks do so behind the grid's
 //! barrier that ends the token. The next token's first layer, which begins without a meeting, has the fourth turn, emptied before
