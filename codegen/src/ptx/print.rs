@@ -255,6 +255,7 @@ impl Printer<'_> {
                 (Arg::Int(value), Text::Light) => {
                     let _ = write!(self.out, "{}", slot.shortest(*value));
                 }
+                (Arg::F32(bits), Text::Light) => self.out.push_str(&shortest(*bits)),
                 _ => self.arg(arg),
             }
         }
@@ -314,9 +315,36 @@ impl Printer<'_> {
     }
 }
 
+/// The shortest text of a float's bits. A decimal is of 64 bits to PTX, and rounded to 32 where it is used.
+fn shortest(bits: u32) -> String {
+    let (hex, decimal) = (format!("0f{bits:08X}"), format!("{:?}", f32::from_bits(bits)));
+    let rounded = decimal.parse::<f64>().map(|value| (value as f32).to_bits());
+    let is_plain = decimal.bytes().all(|byte| byte.is_ascii_digit() || b"-.".contains(&byte));
+    if is_plain && rounded == Ok(bits) && decimal.len() < hex.len() { decimal } else { hex }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::portable;
+    use super::{portable, shortest};
+
+    #[test]
+    fn floats_are_written_in_as_few_characters_as_have_their_bits() {
+        for (value, text) in [
+            (0.0, "0.0"),
+            (1.0, "1.0"),
+            (-48.25, "-48.25"),
+            (12582912.0, "0f4B400000"),
+            (0.1, "0.1"),
+            (std::f32::consts::LOG2_E, "1.442695"),
+            (1.0 / 3.0, "0f3EAAAAAB"),
+            (1e-7, "0f33D6BF95"),
+            (-0.0, "-0.0"),
+            (f32::NEG_INFINITY, "0fFF800000"),
+            (f32::NAN, "0f7FC00000"),
+        ] {
+            assert_eq!(shortest(f32::to_bits(value)), text);
+        }
+    }
 
     #[test]
     fn names_of_files_are_printable_ascii_from_their_crate_on() {

@@ -154,7 +154,12 @@ impl<'a> Walk<'a> {
             assert_eq!(full.opcode, light.opcode);
             assert_eq!((full.written.len(), full.read.len()), (light.written.len(), light.read.len()), "{full:?}");
             for (constant, short) in full.rest.iter().zip(&light.rest) {
-                let value = |word: &str| word.parse::<i64>().map(|value| value as u32).map_err(|_| word.to_owned());
+                let value = |word: &str| {
+                    let of_float = || word.contains('.').then(|| word.parse().map(f32::to_bits).ok()).flatten();
+                    let of_hex = || u32::from_str_radix(word.strip_prefix("0f")?, 16).ok();
+                    let of_integer = || word.parse::<i64>().map(|value| value as u32).ok();
+                    of_hex().or_else(of_float).or_else(of_integer).ok_or_else(|| word.to_owned())
+                };
                 assert!(constant == short || value(constant) == value(short), "{full:?} is {light:?}");
             }
             for (name, short) in full.read.iter().zip(&light.read) {
