@@ -38,7 +38,7 @@ pub type Choice = [u32; WORDS as usize];
 /// The choice of the greatest logit.
 pub const PLAIN: Choice = [0; WORDS as usize];
 /// Words of a choice.
-pub const WORDS: u32 = 16;
+pub const WORDS: u32 = 18;
 /// What is to be done: the flags below.
 pub const FLAGS: u32 = 0;
 /// The temperature, a float, if it draws.
@@ -59,6 +59,13 @@ pub const REPETITION: u32 = 10;
 pub const PRESENCE: u32 = 11;
 /// The frequency penalty, a float.
 pub const FREQUENCY: u32 = 12;
+/// The number of biases.
+pub const BIAS_COUNT: u32 = 13;
+/// The address of the biases, 64 bits: of 64 bits each, an id in the lower half and a float in the upper one. No two have
+/// the same id.
+pub const BIASES: u32 = 14;
+/// The address of the mask, 64 bits: a bit for each id that is allowed, the least id in the lowest bit of the first word.
+pub const MASK: u32 = 16;
 
 /// The flag of a draw; without it the greatest logit is taken.
 pub const DRAWS: u32 = 1;
@@ -68,9 +75,16 @@ pub const FILTERS: u32 = 2;
 pub const HAS_TOP_P: u32 = 4;
 /// The flag of penalties.
 pub const PENALISES: u32 = 8;
-
-/// The flag of a log-probability that is wanted of the token, by logits without penalties.
+/// The flag of a log-probability that is wanted of the token, by logits as the model gives them.
 pub const LOGPROB: u32 = 16;
+/// The flag of biases.
+pub const HAS_BIASES: u32 = 32;
+/// The flag of a mask.
+pub const HAS_MASK: u32 = 64;
+/// Flags of what changes logits before the choice.
+pub const TREATS: u32 = PENALISES | HAS_BIASES | HAS_MASK;
+/// The flag of logits that are kept as the model gives them: one of [`TREATS`] beside [`LOGPROB`].
+pub const KEEPS: u32 = 128;
 
 /// Bins of logits, by how far they are below the greatest; the last has all that are farther.
 pub const BINS: u32 = 512;
@@ -82,7 +96,7 @@ pub const ROWS: u32 = 1024;
 
 /// The steps, by number, where each is a launch.
 pub mod step {
-    /// Penalties, and each block's greatest logit.
+    /// What changes logits, and each block's greatest logit.
     pub const TREAT: u32 = 0;
     /// The counts and masses of bins, where tokens are drawn from some of all.
     pub const WEIGH: u32 = 1;
@@ -112,27 +126,29 @@ pub mod memory {
     pub const CLEARED: u32 = LISTED + 6;
     /// The token's log-probability, where a launch of its own leaves one.
     pub const LOGPROB: u32 = LISTED + 8;
-    /// Each block's greatest logit, and its id: `[2, grid]`.
+    /// Each block's best of the stages below: values, and then their ids, `[3, 2, grid]`.
     pub const BESTS: u32 = LISTED + 32;
+    /// The stage of the greatest logit as the model gives them, where they are kept.
+    pub const GIVEN: u32 = 0;
+    /// The stage of the greatest logit that a token is chosen by.
+    pub const TREATED: u32 = 1;
+    /// The stage of the best draw.
+    pub const DRAWN: u32 = 2;
 
     /// Words that each block takes behind [`BESTS`].
-    pub const OF_BLOCK: u32 = 4;
+    pub const OF_BLOCK: u32 = 6;
     /// Words that each id of the vocabulary takes behind them.
-    pub const OF_ID: u32 = 3;
+    pub const OF_ID: u32 = 4;
     /// Words that the memory of a choice is a multiple of: of several each begins at a line.
     pub const LINE: u32 = 32;
-
-    /// Each block's best draw, and its id: `[2, grid]`.
-    pub const fn draws(grid: u32) -> u32 {
-        BESTS + 2 * grid
-    }
 
     /// Keys of logits that may or may not be drawn from, `[vocab]` of 64 bits.
     pub const fn list(grid: u32) -> u32 {
         BESTS + OF_BLOCK * grid
     }
 
-    /// How often each id has occurred, `[vocab]`: zeros between choices. Behind `list`, of twice the vocabulary.
+    /// How often each id has occurred, `[vocab]`: zeros between choices. Behind `list`, of twice the vocabulary. Behind
+    /// them lie logits as the model gives them, where they are kept, `[vocab]`.
     pub const fn words(grid: u32, vocab: u32) -> u64 {
         (list(grid) as u64 + OF_ID as u64 * vocab as u64).next_multiple_of(LINE as u64)
     }

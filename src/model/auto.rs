@@ -5,6 +5,7 @@ use super::cost::{self, CHIPS, Chip, Program, Way};
 use super::kernels::Persistent;
 use super::{Inner, KvType, Numerics};
 use crate::driver::Device;
+use crate::shape::{TensorRole, WeightType};
 
 /// Positions behind which a token is predicted: its cache is neither empty nor what the time goes to.
 const POSITION: u32 = 512;
@@ -19,7 +20,12 @@ pub(super) struct Predicted {
 /// Whether tokens come faster as graphs than from the resident decoder; `None` where there are no figures of the chip.
 pub(super) fn predicted(inner: &Inner, numerics: Numerics, kv: KvType) -> Option<Predicted> {
     let chip = chip_of(&inner.device)?;
-    let phases = cost::phases(inner.file.shape(), POSITION, kv.bytes());
+    let type_of = |role, layer| {
+        // A tied head has the embedding's.
+        let ty = inner.weights.ty(role, layer).or_else(|| inner.weights.ty(TensorRole::TokenEmbedding, 0));
+        ty.unwrap_or(WeightType::Q4_K)
+    };
+    let phases = cost::phases_of(inner.file.shape(), POSITION, kv.bytes(), type_of);
     let types: Vec<_> = inner.weights.types().collect();
     let has_ring = Persistent::takes_ring(&inner.device, inner.baked, numerics, &types);
     let resident = if has_ring { Way::PersistentRing } else { Way::Persistent };
@@ -29,7 +35,10 @@ pub(super) fn predicted(inner: &Inner, numerics: Numerics, kv: KvType) -> Option
     });
     let is_graph = graph.0 < resident.0;
     let (taken, left) = if is_graph { (graph.1, resident.1) } else { (resident.1, graph.1) };
-    Some(Predicted { is_graph, why: format!("auto: {taken}, {left}: modelled for {} and Q4_K_M", chip.name) })
+    Some(Predicted {
+        is_graph,
+        why: format!("auto: {taken}, {left}: modelled for {} and the file's weights", chip.name),
+    })
 }
 
 /// The chip with figures that a device is: one of its target and size, by its name where several are.

@@ -3,7 +3,8 @@
 use super::path::{End, Step};
 use super::sampling::{Constrained, Constraint, Logprobs, Sampler, Sampling, TokenSet};
 use super::session::Session;
-use crate::Result;
+use crate::shape::choice::Choice;
+use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,13 +17,12 @@ pub struct GenerateOptions {
     /// Ids that end the text. The one that does is appended to the session but not yielded. A model's are known to its
     /// tokenizer.
     pub stop_ids: Vec<u32>,
-    /// How tokens are chosen. The device chooses, without the host reading logits, unless there is a typical-p, a bias, a
-    /// ban, a constraint, or a wish for log-probabilities of more than the chosen token or beside penalties: then the host,
-    /// which reads the logits of every token. The tokens
+    /// How tokens are chosen. The device chooses, without the host reading logits, unless there is a typical-p, or a wish
+    /// for log-probabilities of more than the chosen token: then the host, which reads the logits of every token. The tokens
     /// are the same.
     pub sampling: Sampling,
     /// The number of likeliest tokens whose log-probabilities [`Generation::logprobs`] gives besides the chosen one's;
-    /// `None` for none at all. For the chosen one's alone, 0, the host reads no logits, unless there are penalties.
+    /// `None` for none at all. For the chosen one's alone, 0, the host reads no logits.
     pub logprobs: Option<usize>,
 }
 
@@ -78,6 +78,23 @@ pub struct Generation<'a> {
     running: Running,
 }
 
+/// How an item's tokens are chosen.
+#[derive(Debug)]
+enum Chooser {
+    /// By the device, one behind the other.
+    Together,
+    /// Each by an item of its own; so many are left.
+    ByOne(By, usize),
+}
+
+/// Who chooses a single token.
+#[derive(Debug)]
+enum By {
+    /// The device, from what a constraint allows.
+    Device(Choice),
+    Host(Sampler),
+}
+
 /// A generation beside its session.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -86,9 +103,8 @@ pub(crate) struct Running {
     begun: bool,
     /// Whether the session's room, not the wish, limits the number of tokens.
     short: bool,
-    /// The host's choice, and how many tokens it has chosen; the device's choice where there is none.
-    sampler: Option<(Sampler, usize)>,
-    /// What the host may choose, if not all.
+    chooser: Chooser,
+    /// What may be chosen, if not all.
     constraint: Option<Constrained>,
     logprobs: Option<Logprobs>,
     end: Option<End>,
@@ -102,7 +118,8 @@ impl Session {
 }
 
 impl Generation<'_> {
-    /// With tokens that a constraint allows, chosen by the host. Stop ids are to be allowed where the text may end.
+    /// With tokens that a constraint allows: each is asked for when the one before is known. Stop ids are to be allowed where
+    /// the text may end.
     #[must_use]
     pub fn with_constraint(mut self, constraint: impl Constraint + 'static) -> Self {
         self.running.constrain(Box::new(constraint));
@@ -156,8 +173,8 @@ impl Drop for Generation<'_> {
 impl Running {
     pub(crate) fn new(options: GenerateOptions) -> Running {
         let cancel = CancelHandle::default();
-        let (sampler, constraint) = (None, None);
-        Running { options, cancel, begun: false, short: false, sampler, constraint, logprobs: None, end: None }
+        let (chooser, constraint) = (Chooser::Together, None);
+        Running { options, cancel, begun: false, short: false, chooser, constraint, logprobs: None, end: None }
     }
 
     pub(crate) fn constrain(&mut self, constraint: Box<dyn Constraint>) {
@@ -215,16 +232,21 @@ impl Running {
             self.begun = true;
             self.begin(session)?;
         }
-        let step = match (&mut self.sampler, self.end) {
-            (_, Some(_)) => return Ok(None),
-            (None, None) => {
-                let step = session.next_step()?;
+        if self.end.is_some() {
+            return Ok(None);
+        }
+        let step = match &mut self.chooser {
+            Chooser::Together => {
+                let step =
+                    session.next_step().map_err(|error| explained(session, &self.options.sampling, None, error))?;
                 let given = session.logprob().filter(|_| matches!(step, Step::Token(_)));
-                self.logprobs = given.map(|chosen| Logprobs { chosen, top: Vec::new() });
+                self.logprobs = given.map(Logprobs::of_chosen);
                 step
             }
-            (Some((sampler, left)), None) => {
-                let (step, logprobs) = choose(session, sampler, &mut self.constraint, left, self.options.logprobs)?;
+            Chooser::ByOne(_, 0) => Step::End(End::Length),
+            Chooser::ByOne(by, left) => {
+                let (step, logprobs) = choose(session, &self.options, by, self.constraint.as_mut())?;
+                *left -= 1;
                 self.logprobs = logprobs;
                 step
             }
@@ -256,44 +278,66 @@ impl Running {
         }
         self.short = room < self.options.max_tokens;
         let most = self.options.max_tokens.min(room);
-        let is_free = self.constraint.is_none();
-        let choice = self.options.sampling.choice_with(vocab, self.options.logprobs);
-        if let Some(choice) = choice.filter(|_| is_free) {
+        let (sampling, is_free) = (&self.options.sampling, self.constraint.is_none());
+        let Some(choice) = sampling.choice_with(vocab, self.options.logprobs, !is_free) else {
+            self.chooser = Chooser::ByOne(By::Host(Sampler::new(sampling.clone(), vocab)?), most);
+            return Ok(());
+        };
+        let choice = session.prepare_choice(sampling, choice)?;
+        if is_free {
             return session.begin_generation(most, &self.options.stop_ids, choice);
         }
-        self.sampler = Some((Sampler::new(self.options.sampling.clone(), vocab)?, most));
+        self.chooser = Chooser::ByOne(By::Device(choice), most);
         Ok(())
     }
 }
 
-/// A token that the host chooses, by an item of its own. Where only one is allowed it is not run for: it runs with those
+/// The next token, which is appended, by an item of its own. Where only one is allowed it is not run for: it runs with those
 /// that follow.
 fn choose(
     session: &mut Session,
-    sampler: &mut Sampler,
-    constraint: &mut Option<Constrained>,
-    left: &mut usize,
-    likeliest: Option<usize>,
+    options: &GenerateOptions,
+    by: &mut By,
+    mut constraint: Option<&mut Constrained>,
 ) -> Result<(Step, Option<Logprobs>)> {
-    if *left == 0 {
-        return Ok((Step::End(End::Length), None));
-    }
     let (vocab, position) = (session.model().shape().vocab, session.tokens().len());
     let allowed = constraint.as_mut().map(|constraint| constraint.allowed(vocab, position)).transpose()?;
-    let forced = allowed.and_then(TokenSet::only).filter(|_| likeliest.is_none());
-    let (token, logprobs) = match forced {
-        Some(token) => (token, None),
-        None => {
+    let forced = allowed.and_then(TokenSet::only).filter(|_| options.logprobs.is_none());
+    let (token, logprobs) = match (forced, by) {
+        (Some(token), _) => {
+            session.push(token);
+            (token, None)
+        }
+        (None, By::Device(choice)) => {
+            let chosen = session.next_among(allowed, &options.sampling.banned, *choice);
+            let (step, logprob) = chosen.map_err(|error| explained(session, &options.sampling, allowed, error))?;
+            let Step::Token(token) = step else { return Ok((step, None)) };
+            (token, logprob.map(Logprobs::of_chosen))
+        }
+        (None, By::Host(sampler)) => {
             let mut logits = session.logits()?;
-            let given = likeliest.map(|likeliest| (logits.clone(), likeliest));
+            let given = options.logprobs.map(|likeliest| (logits.clone(), likeliest));
             let token = sampler.choose_among(&mut logits, session.tokens(), allowed)?;
+            session.push(token);
             (token, given.map(|(logits, likeliest)| Logprobs::new(&logits, token, likeliest)))
         }
     };
-    if let Some(constraint) = constraint {
-        constraint.accept(token)?;
+    let accepted = constraint.map_or(Ok(()), |constraint| constraint.accept(token));
+    if accepted.is_err() {
+        session.truncate(position);
     }
-    *left -= 1;
-    session.push(token);
-    Ok((Step::Token(token), logprobs))
+    accepted.map(|()| (Step::Token(token), logprobs))
+}
+
+/// The error of a choice. The device does not say whether logits were no numbers or the mask has left none: the host looks.
+fn explained(session: &mut Session, sampling: &Sampling, allowed: Option<&TokenSet>, error: Error) -> Error {
+    let masked = allowed.is_some() || !sampling.banned.is_empty();
+    if !masked || !matches!(error, Error::LogitsNotFinite { .. }) {
+        return error;
+    }
+    let vocab = session.model().shape().vocab;
+    let chosen = session.logits().and_then(|mut logits| {
+        Sampler::new(sampling.clone(), vocab)?.choose_among(&mut logits, session.tokens(), allowed)
+    });
+    chosen.err().unwrap_or(error)
 }

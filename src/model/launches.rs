@@ -193,8 +193,6 @@ launch! {
         qkv: Out<'a, f32>,
         attention: Out<'a, f32>,
         ffn: Out<'a, f32>,
-        best_values: Out<'a, f32>,
-        best_indices: Out<'a, u32>,
         choice: Out<'a, u32>,
         counters: Out<'a, u32>,
         state: Out<'a, u32>,

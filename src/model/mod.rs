@@ -13,6 +13,7 @@ mod batches;
 mod choosing;
 mod columns;
 pub mod cost;
+mod edits;
 mod file;
 mod generation;
 mod graphs;

@@ -1,5 +1,6 @@
 //! A session's memory on the device: the KV cache in chunks, the ids, and the vectors between kernels.
 
+use super::edits::Edits;
 use super::rotary::Rotary;
 use super::{Inner, KvType};
 use crate::driver::{Device, DeviceBuffer, PinnedBuffer, Stream};
@@ -56,6 +57,8 @@ pub(crate) struct Sequence {
     pub(crate) arrivals: DeviceBuffer<u32>,
     /// Angles of at least `capacity` positions.
     pub(crate) rotary: Arc<Rotary>,
+    /// What changes logits before a choice.
+    pub(crate) edits: Edits,
     /// Where the host reads the chosen id and the state.
     host: PinnedBuffer<u32>,
 }
@@ -88,6 +91,7 @@ impl Sequence {
             partials: DeviceBuffer::zeroed(device, partials)?,
             arrivals: DeviceBuffer::zeroed(device, shape.kv_heads as usize)?,
             rotary: model.rotary(capacity)?,
+            edits: Edits::default(),
             host: PinnedBuffer::zeroed(device, STATE + 1)?,
         })
     }
@@ -203,6 +207,7 @@ impl Sequence {
             self.rotary.sin.reads("sines"),
         ]
         .into_iter()
+        .chain(self.edits.uses())
         .chain(self.chunks.iter().map(|chunk| match Arc::strong_count(chunk) {
             1 => chunk.writes("kv cache"),
             _ => chunk.reads("kv cache"),

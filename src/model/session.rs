@@ -3,8 +3,10 @@
 use super::auto;
 use super::choosing::Choosing;
 use super::columns;
+use super::edits::Edits;
 use super::path::{Item, Path, Step, Work};
 use super::persistent::{Decoder, Key, PersistentPath};
+use super::sampling::{Sampling, TokenSet};
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
 use super::{Inner, KvType, Model, Numerics};
@@ -193,7 +195,7 @@ impl Session {
             Numerics::Exact => 0,
             Numerics::Fast => columns::memory(shape, options.kv, capacity, model.device().multiprocessors()),
         };
-        let choosing = Choosing::bytes(shape.vocab);
+        let choosing = Choosing::bytes(shape.vocab) + Edits::bytes(shape.vocab);
         sequence::bytes(shape, options.kv, capacity).saturating_add(prompts).saturating_add(choosing)
     }
 
@@ -337,6 +339,33 @@ impl Session {
     /// Tokens that there is room for.
     pub(super) fn room(&self) -> usize {
         (self.sequence.capacity as usize).saturating_sub(self.tokens.len())
+    }
+
+    /// Has what the device changes logits by for a choice of tokens, where it is not in the choice's words; gives them with
+    /// where it is.
+    pub(super) fn prepare_choice(&mut self, sampling: &Sampling, choice: Choice) -> Result<Choice> {
+        self.end_item()?;
+        self.sequence.edits.prepare(&self.model.inner, sampling, choice)
+    }
+
+    /// Generates the next token by a choice of its own, which has a mask: from ids that are `allowed` and not banned.
+    pub(super) fn next_among(
+        &mut self,
+        allowed: Option<&TokenSet>,
+        banned: &[u32],
+        choice: Choice,
+    ) -> Result<(Step, Option<f32>)> {
+        self.end_item()?;
+        if let Some(allowed) = allowed {
+            self.sequence.edits.allow(allowed, banned);
+        }
+        self.begin_generation(1, &[], choice)?;
+        let step = self.next_step()?;
+        let logprob = self.logprob();
+        if let Step::Token(_) = step {
+            self.next_step()?; // the item's end
+        }
+        Ok((step, logprob))
     }
 
     /// Begins to generate at most `max_new` tokens, for which there is room, chosen by the device.

@@ -1,7 +1,7 @@
 //! The choice of a token by kernels: the ids of the host's reference.
 
 use kiln::driver::DeviceBuffer;
-use kiln::model::{Sampler, Sampling};
+use kiln::model::{Logprobs, Sampler, Sampling, TokenSet};
 use kiln::shape::choice::{self, memory, step};
 use kiln::shape::mailbox::NO_TOKEN;
 use kiln_codegen::kernels::Choose;
@@ -24,16 +24,39 @@ impl<'a> Scene<'a> {
         Scene { gpu, kernel: gpu.load(Choose), vocab, memory }
     }
 
-    /// The token behind `tokens`, and the logits as they are then.
-    fn choose(&self, sampling: &Sampling, logits: &[f32], tokens: &[u32]) -> (u32, Vec<f32>) {
-        let words = sampling.choice(self.vocab).expect("one that kernels make");
+    /// The token behind `tokens`, the logits as they are then, and the token's log-probability.
+    fn choose(&self, sampling: &Sampling, logits: &[f32], tokens: &[u32]) -> (u32, Vec<f32>, f32) {
+        let Sampling { logit_bias, banned, .. } = sampling;
+        let plain = sampling.clone().with_logit_bias([]).with_banned([]);
+        let mut words = plain.choice(self.vocab).expect("one that kernels make");
+        let mut mask = TokenSet::all(self.vocab);
+        banned.iter().for_each(|id| mask.remove(*id));
+        let mask = (0..self.vocab.div_ceil(32))
+            .map(|index| (0..32).filter(|bit| mask.contains(32 * index + bit)).map(|bit| 1u32 << bit).sum::<u32>());
+        let pairs = logit_bias.iter().map(|(id, bias)| u64::from(bias.to_bits()) << 32 | u64::from(*id));
+        let mask: DeviceBuffer<u32> = self.gpu.input(&mask.collect::<Vec<u32>>());
+        let biases: DeviceBuffer<u64> = self.gpu.input(&pairs.collect::<Vec<u64>>());
+        words[choice::BIAS_COUNT as usize] = logit_bias.len() as u32;
+        for (word, address) in [(choice::BIASES, biases.as_ptr().address()), (choice::MASK, mask.as_ptr().address())] {
+            words[word as usize] = address as u32;
+            words[word as usize + 1] = (address >> 32) as u32;
+        }
+        let flags = [
+            (true, choice::LOGPROB),
+            (!logit_bias.is_empty(), choice::HAS_BIASES),
+            (!banned.is_empty(), choice::HAS_MASK),
+        ];
+        words[0] |= flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum::<u32>();
+        if words[0] & choice::TREATS != 0 {
+            words[0] |= choice::KEEPS;
+        }
         let length = tokens.len() as u32;
         let room: Vec<u32> = tokens.iter().copied().chain([0xaaaa_aaaa; 2]).collect();
         let (history, logits) = (self.gpu.in_out(&room), self.gpu.in_out(logits));
         let state = self.gpu.in_out(&[length.wrapping_sub(1), length, 0]);
         let choice: DeviceBuffer<u32> = self.gpu.input(&words);
-        let (draws, filters) = (words[0] & choice::DRAWS != 0, words[0] & choice::FILTERS != 0);
-        let steps = [(true, step::TREAT), (filters, step::WEIGH), (draws, step::SIFT), (true, step::SETTLE)];
+        let draws = words[0] & choice::DRAWS != 0;
+        let steps = [(true, step::TREAT), (true, step::WEIGH), (draws, step::SIFT), (true, step::SETTLE)];
         for (_, step) in steps.into_iter().filter(|(runs, _)| *runs) {
             let args = [
                 Arg::from(&logits),
@@ -50,7 +73,8 @@ impl<'a> Scene<'a> {
         assert_eq!(state.read(), [length, length + 1, 0]);
         let found = history.read();
         assert_eq!((&found[..tokens.len()], found[tokens.len() + 1]), (tokens, 0xaaaa_aaaa));
-        (found[tokens.len()], logits.read())
+        let logprob = f32::from_bits(self.memory.read()[memory::LOGPROB as usize]);
+        (found[tokens.len()], logits.read(), logprob)
     }
 
     /// Holds the kernel to the host.
@@ -58,10 +82,12 @@ impl<'a> Scene<'a> {
         let mut treated = logits.to_vec();
         let mut sampler = Sampler::new(sampling.clone(), self.vocab).expect("in range");
         let expected = sampler.choose(&mut treated, tokens).expect("a token");
-        let (found, changed) = self.choose(sampling, logits, tokens);
+        let (found, changed, logprob) = self.choose(sampling, logits, tokens);
         let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<u32>>();
         assert_eq!(bits(&changed), bits(&treated), "{sampling:?}, vocabulary {}, {}", self.vocab, self.gpu);
         assert_eq!(found, expected, "{sampling:?}, vocabulary {}, position {}, {}", self.vocab, tokens.len(), self.gpu);
+        let given = Logprobs::new(logits, expected, 0).chosen;
+        assert_eq!(logprob.to_bits(), given.to_bits(), "{sampling:?}: {logprob} for {given}, {}", self.gpu);
     }
 }
 
@@ -90,12 +116,21 @@ fn sampling(random: &mut Random, vocab: u32) -> Sampling {
     let top_k = [0, 0, 1, 2, 7, 50, vocab / 2, vocab - 1, vocab, u32::MAX][random.below(10) as usize];
     let window = [None, Some(0), Some(1), Some(5), Some(1000)][random.below(5) as usize];
     let [repetition, presence, frequency] = penalties;
+    // One is left, and no id has two biases.
+    let left = random.below(vocab);
+    let count = [0, 0, 1, 5, vocab][random.below(5) as usize];
+    let banned: Vec<u32> = (0..count).map(|_| random.below(vocab)).filter(|id| *id != left).collect();
+    let step = [1, 3, 7, vocab][random.below(4) as usize];
+    let biases: Vec<(u32, f32)> = (0..vocab).step_by(step as usize).map(|id| (id, random.floats(1, 10.0)[0])).collect();
+    let biases = if random.below(2) == 0 { Vec::new() } else { biases };
     Sampling::new(temperature, random.next())
         .with_top_k(top_k)
         .with_top_p(top_p)
         .with_min_p(min_p)
         .with_penalties(repetition, presence, frequency)
         .with_penalty_window(window)
+        .with_banned(banned)
+        .with_logit_bias(biases)
 }
 
 #[test]
@@ -142,7 +177,9 @@ fn no_token_is_drawn_from_nan_or_an_infinite_maximum() {
     let vocab = 1100;
     let scene = Scene::new(&gpu, vocab);
     let filtered = Sampling::new(1.0, 1).with_top_k(9).with_top_p(0.9).with_penalties(1.5, 1.0, 1.0);
-    for sampling in [Sampling::new(1.0, 1), filtered.clone(), filtered.clone().with_temperature(0.0)] {
+    // Bans do not hide what is no number.
+    let banned = Sampling::GREEDY.with_banned([0, 3, 1024, 1099]).with_logit_bias([(3, -1e4), (7, 1.0)]);
+    for sampling in [Sampling::new(1.0, 1), filtered.clone(), filtered.clone().with_temperature(0.0), banned] {
         for (at, value) in [(0, nan), (1099, nan), (1024, infinity), (3, nan), (3, infinity)] {
             let mut logits = vec![0.5; vocab as usize];
             logits[at] = value;

@@ -1,7 +1,8 @@
 //! Tokens that a constraint allows, on the demo model.
 
+use crate::random::Random;
 use crate::text::model;
-use kiln::model::{Constraint, End, GenerateOptions, PathChoice, Sampling, SessionOptions, TokenSet};
+use kiln::model::{Constraint, End, GenerateOptions, Numerics, PathChoice, Sampling, SessionOptions, TokenSet};
 use kiln::text::Special;
 use kiln::{Error, Session};
 use std::sync::{Arc, Mutex};
@@ -67,6 +68,62 @@ fn only_what_is_allowed_is_chosen_and_what_must_come_is_not_run_for() {
     // A draw keeps to it as well, and biases do not lead out.
     let drawn = Sampling::new(1.5, 3).with_logit_bias([(9, 1000.0)]);
     assert!([7, 300].contains(&run(&mut session(), drawn)[2]));
+}
+
+/// Allows a few ids at each position, by chance, of which one at least is not banned: now and then only that.
+#[derive(Debug, Clone)]
+struct Few(Random);
+
+/// Banned ids.
+const BANNED: [u32; 3] = [5, 6, 7];
+
+impl Constraint for Few {
+    fn restrict(&mut self, allowed: &mut TokenSet) -> kiln::Result<()> {
+        let Few(random) = self;
+        let some = 8 + random.below(allowed.vocab() - 8);
+        let count = [0, 1, 40][random.below(3) as usize];
+        let kept: Vec<u32> = (0..count).map(|_| random.below(allowed.vocab())).chain([some]).chain(BANNED).collect();
+        let kept = if count == 0 { &[some][..] } else { &kept };
+        (0..allowed.vocab()).filter(|id| !kept.contains(id)).for_each(|id| allowed.remove(id));
+        Ok(())
+    }
+
+    fn accept(&mut self, _: u32) -> kiln::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn devices_choose_from_what_is_allowed_as_the_host_does() {
+    let (model, tokenizer) = model();
+    let prompt = tokenizer.encode("The borrow checker", Special::Plain);
+    let mut random = Random::fresh();
+    let drawn = Sampling::new(1.2, random.next()).with_top_p(0.9).with_penalties(1.2, 0.0, 0.3);
+    let sampling = drawn.with_banned(BANNED).with_logit_bias([(8, 2.0), (300, -1.0)]);
+    for numerics in random.some_of(1, [Numerics::Exact, Numerics::Fast]) {
+        let rules = Few(random.fork());
+        let generate = |path, logprobs| {
+            let options = SessionOptions::default().with_path(path).with_capacity(128).with_numerics(numerics);
+            let mut session = model.session(options).expect("a session");
+            session.append(&prompt).expect("it fits");
+            let options = GenerateOptions::new(5).with_sampling(sampling.clone()).with_logprobs(logprobs);
+            let mut generation = session.generate(options).with_constraint(rules.clone());
+            let mut made = Vec::new();
+            while let Some(token) = generation.next() {
+                let logprob = generation.logprobs().map(|found| found.chosen.to_bits());
+                made.push((token.expect("no fault"), logprob));
+            }
+            assert_eq!(generation.end(), Some(End::Length));
+            made
+        };
+        // Beside the likeliest tokens' log-probabilities the host chooses.
+        let expected = generate(PathChoice::Stream, Some(1));
+        for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
+            assert_eq!(generate(path, Some(0)), expected, "{path:?}, {numerics:?}, {sampling:?}");
+            let tokens = |made: Vec<(u32, Option<u32>)>| made.into_iter().map(|(token, _)| token).collect::<Vec<u32>>();
+            assert_eq!(tokens(generate(path, None)), tokens(expected.clone()), "{path:?}, {numerics:?}, {sampling:?}");
+        }
+    }
 }
 
 #[test]

@@ -125,7 +125,9 @@ fn refuses_after_the_prompt(weights: &Weights) {
             session.append(&PROMPT[..length]).expect("it fits");
             // The second time nothing but the last token is left to run.
             let drawn = Sampling::new(1.0, 1).with_top_k(50).with_top_p(0.9).with_penalties(1.1, 0.1, 0.1);
-            for sampling in [Sampling::GREEDY, drawn] {
+            // Bans do not hide what is no number.
+            let banned = Sampling::GREEDY.with_banned((0..2000).collect::<Vec<u32>>()).with_logit_bias([(3, 1.0)]);
+            for sampling in [Sampling::GREEDY, drawn, banned] {
                 let options = GenerateOptions::new(4).with_sampling(sampling);
                 let (tokens, error) = generate_by(&mut session, options);
                 assert_eq!((tokens.len(), position(error)), (0, length - 1), "{path:?}");

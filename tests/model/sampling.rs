@@ -46,9 +46,7 @@ fn the_same_seed_gives_the_same_tokens_on_every_path() {
         let tokens = generate(&mut session, sampled(5));
         assert_eq!(session.tokens()[PROMPT.len()..], tokens, "{path:?}");
         let work = session.work();
-        // The persistent path counts the last one too, though it does not run.
-        let last = u64::from(path == PathChoice::Persistent);
-        assert_eq!(work.tokens, PROMPT.len() as u64 + 5 + last, "{path:?}");
+        assert_eq!(work.tokens, PROMPT.len() as u64 + 5, "{path:?}");
         if path == PathChoice::Persistent {
             assert!(work.launches <= 3, "the decoder stays on the device: {work:?}");
         }
@@ -65,11 +63,16 @@ fn the_same_seed_gives_the_same_tokens_on_every_path() {
     assert!(texts.iter().all(|tokens| *tokens == texts[0]), "{texts:?}");
 }
 
-/// The ways of choosing that are compared: narrow, flat, with penalties over a window, and the greatest logit behind them.
-fn ways() -> [Sampling; 4] {
+/// The ways of choosing that are compared: narrow, with biases and bans beside penalties, flat, with penalties over a window,
+/// and the greatest logit behind them.
+fn ways() -> [Sampling; 5] {
+    // Two of three ids are banned: some block has none left, and some words of the mask are neither empty nor full.
+    let banned: Vec<u32> = (0..2048).filter(|id| id % 3 != 1 || (64..900).contains(id)).collect();
+    let biases: Vec<(u32, f32)> = (0..2048).step_by(5).map(|id| (id, (id % 7) as f32 - 3.0)).collect();
     let penalised = |drawn: Sampling| drawn.with_penalties(1.3, 0.2, 0.4).with_penalty_window(6);
     [
         penalised(Sampling::new(0.7, 11).with_top_k(40).with_top_p(0.9)),
+        penalised(Sampling::new(1.5, 14).with_top_p(0.9)).with_banned(banned).with_logit_bias(biases),
         Sampling::new(4.0, 12).with_min_p(1e-3),
         penalised(Sampling::new(2.0, 13).with_top_p(0.99)),
         penalised(Sampling::GREEDY),
@@ -185,10 +188,11 @@ fn temperature_zero_is_greedy_also_where_the_host_chooses() {
     let model = model();
     let greedy = generate(&mut session(&model, PathChoice::Stream), GenerateOptions::new(4));
     for path in PATHS {
-        // A ban of a token that is not chosen changes nothing but who chooses.
+        let by_host = GenerateOptions::new(4).with_logprobs(1);
+        assert_eq!(generate(&mut session(&model, path), by_host), greedy, "{path:?}");
+        // A ban of a token that is not chosen changes nothing.
         let banned = (0..).find(|id| !greedy.contains(id)).expect("another id");
-        let by_host = Sampling::GREEDY.with_banned([banned]);
-        let options = GenerateOptions::new(4).with_sampling(by_host);
+        let options = GenerateOptions::new(4).with_sampling(Sampling::GREEDY.with_banned([banned]));
         assert_eq!(generate(&mut session(&model, path), options), greedy, "{path:?}");
         let without = GenerateOptions::new(1).with_sampling(Sampling::GREEDY.with_banned([greedy[0]]));
         assert_ne!(generate(&mut session(&model, path), without), greedy[..1], "{path:?}");
@@ -261,10 +265,59 @@ fn log_probabilities_of_the_chosen_are_the_hosts_on_every_path() {
         }
         all
     };
-    for sampling in [Sampling::GREEDY, Sampling::new(2.0, 5).with_top_k(100)] {
+    let all = [Sampling::GREEDY, Sampling::new(2.0, 5).with_top_k(100)].into_iter().chain(ways());
+    for sampling in Random::fresh().some_of(3, all) {
         let expected = given(PathChoice::Stream, &sampling, 1);
         for path in PATHS {
             assert_eq!(given(path, &sampling, 0), expected, "{path:?}, {sampling:?}");
+        }
+    }
+}
+
+/// What the host reads of the device for a token is the same however it is chosen: no logits are among it.
+#[test]
+fn no_logits_go_to_the_host_for_biases_bans_penalties_and_the_log_probability_of_the_chosen() {
+    let model = model();
+    for path in PATHS {
+        let calls = |sampling: &Sampling, logprobs: Option<usize>| {
+            let options = |count| GenerateOptions::new(count).with_sampling(sampling.clone()).with_logprobs(logprobs);
+            let of = |count| {
+                let mut session = session(&model, path);
+                generate(&mut session, options(count));
+                session.work().other_calls
+            };
+            of(5) - of(2)
+        };
+        let plain = calls(&Sampling::GREEDY, None);
+        for sampling in ways() {
+            assert_eq!(calls(&sampling, None), plain, "{path:?}, {sampling:?}");
+            // Beside a stream it is a copy of one word.
+            let copies = if path == PathChoice::Persistent { 0 } else { 3 };
+            assert_eq!(calls(&sampling, Some(0)), plain + copies, "{path:?}, {sampling:?}");
+        }
+    }
+}
+
+#[test]
+fn where_every_token_is_banned_that_is_the_error_and_the_session_goes_on() {
+    let model = model();
+    let vocab = model.shape().vocab;
+    for path in PATHS {
+        let mut session = session(&model, path);
+        let options = |sampling| GenerateOptions::new(2).with_sampling(sampling);
+        let all: Vec<u32> = (0..vocab).collect();
+        for sampling in [Sampling::GREEDY, Sampling::new(1.0, 7).with_top_k(9)] {
+            let made: Vec<_> = session.generate(options(sampling.clone().with_banned(all.clone()))).collect();
+            let position = PROMPT.len();
+            assert!(
+                matches!(made[..], [Err(Error::NoTokenAllowed { position: at })] if at == position),
+                "{path:?}: {made:?}"
+            );
+            let mut but_one = all.clone();
+            but_one.retain(|id| *id != 77);
+            let one = generate(&mut session, options(sampling.with_banned(but_one)));
+            assert_eq!(one, [77, 77], "{path:?}");
+            session.truncate(position);
         }
     }
 }

@@ -3,10 +3,11 @@ use crate::blocks::argmax::{self, Best};
 use crate::blocks::choose::{Choose as Chain, Draw, History, Share};
 use crate::blocks::dependent;
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U32};
+use kiln_shape::choice::memory::{DRAWN, TREATED};
 use kiln_shape::choice::{self, step};
 
 /// The choice of a token from `logits[vocab]` by the chain of `kiln`'s `Sampling`, as `choice` says it, a step a launch:
-/// penalties and each block's greatest logit, the bins of logits where it draws from some of them, the draws, and the
+/// what changes logits and each block's greatest logit, the bins of logits where it draws from some of them, the draws, and the
 /// token. Stores it as the token after `state`'s position, as [`Argmax`](super::Argmax) does, with the same answer where
 /// no token can be chosen. `memory` is that of [`kiln_shape::choice::memory`], zeros before the first choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,14 +61,10 @@ impl Kernel for Choose {
             |b| {
                 chain.clear(b);
                 let length = length(b);
-                chain.treat(b, History { tokens, length }, share);
-                let best = argmax::of_block(b, scratch, logits, first, end, LoadKind::Ordinary);
-                let bests = chain.bests(b);
-                chain.store(b, &best, bests);
+                chain.greatest(b, History { tokens, length }, share);
             },
             |b| {
-                let bests = chain.bests(b);
-                let most = chain.most(b, bests);
+                let most = chain.most(b);
                 let size = b.abs(most);
                 let finite = b.setp_lt(size, f32::INFINITY);
                 let (weighs, sifts, settles) = (is(b, step::WEIGH), is(b, step::SIFT), is(b, step::SETTLE));
@@ -77,8 +74,7 @@ impl Kernel for Choose {
                 b.if_(sifts, |b| {
                     let by = Draw { most, position: length(b), window: chain.window(b) };
                     let best = chain.sift(b, share, by);
-                    let draws = chain.draws(b);
-                    chain.store(b, &best, draws);
+                    chain.store(b, &best, DRAWN);
                 });
                 let leads = b.setp_eq(block, 0);
                 let settles = b.and_pred(settles, leads);
@@ -98,8 +94,8 @@ impl Kernel for Choose {
                     let warp = b.warp_id();
                     let in_first = b.setp_eq(warp, 0);
                     b.if_(in_first, |b| {
-                        let (values, indices) = chain.of(b, draws);
-                        found.merge(b, values, indices, blocks);
+                        let stage = b.selp::<U32>(DRAWN, TREATED, draws);
+                        chain.merge(b, &found, stage);
                         let token = found.token(b);
                         let leader = b.setp_eq(tid, 0);
                         b.if_(leader, |b| {
@@ -110,8 +106,10 @@ impl Kernel for Choose {
                             let wants = chain.has(b, choice::LOGPROB);
                             let wants = b.and_pred(wants, finite);
                             b.if_(wants, |b| {
-                                let at = b.index(logits, token);
+                                let given = chain.given(b, logits);
+                                let at = b.index(given, token);
                                 let logit = b.ld(at, LoadKind::Ordinary);
+                                let most = chain.most_given(b);
                                 let logprob = chain.logprob(b, logit, most);
                                 b.st(memory.at(choice::memory::LOGPROB).cast::<F32>(), logprob);
                             });

@@ -32,6 +32,7 @@ mod prompt;
 
 pub use chips::{CHIPS, Chip, Figure, Origin, chip};
 pub use counted::Loop;
+pub(crate) use phases::phases_of;
 pub use phases::{Behind, Phase, phases};
 pub use predict::{Bound, Prediction, bandwidth, predict, trivial};
 pub use prompt::{FirstToken, first_token};

@@ -2,7 +2,7 @@
 
 use super::Program;
 use crate::shape::table::rows_per_tile;
-use crate::shape::{KvType, ModelShape, Numerics, SUPER_BLOCK, Units, WeightType};
+use crate::shape::{KvType, ModelShape, Numerics, SUPER_BLOCK, TensorRole, Units, WeightType};
 
 /// Warps of a block of products.
 pub(super) const WARPS: u32 = 8;
@@ -14,7 +14,7 @@ pub struct Phase {
     pub name: &'static str,
     /// Bytes that all blocks read together.
     pub bytes: u64,
-    /// Weights in Q4_K among them.
+    /// Weights in Q4_K among them, and in other types, whose instructions are taken to be as many.
     pub q4_k: u64,
     /// Weights in Q6_K among them.
     pub q6_k: u64,
@@ -99,7 +99,6 @@ fn matrices(name: &'static str, of: &[(u32, u32, WeightType)]) -> Phase {
     let staged = of.first().map_or(0, |(k, ..)| *k);
     let mut phase = Phase { staged, pieces: 0, persistent: true, ..small(name) };
     for &(k, n, ty) in of {
-        let ty = mixed(ty, k);
         let weights = u64::from(k) * u64::from(n);
         phase.bytes += ty.ggml().row_bytes(u64::from(k)).unwrap_or(0) * u64::from(n);
         if ty == WeightType::Q6_K {
@@ -116,6 +115,26 @@ fn matrices(name: &'static str, of: &[(u32, u32, WeightType)]) -> Phase {
 /// `kv_bytes` bytes. Attention is cut as in fast numerics where they are f16.
 pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
     use WeightType::{Q4_K, Q6_K};
+    phases_of(shape, position, kv_bytes, |role, layer| {
+        let (k, ty) = match role {
+            TensorRole::Output => (shape.hidden, Q6_K),
+            TensorRole::FfnDown if more_bits(layer, shape.layers) => (shape.ffn, Q6_K),
+            TensorRole::FfnDown => (shape.ffn, Q4_K),
+            TensorRole::AttnV if more_bits(layer, shape.layers) => (shape.hidden, Q6_K),
+            TensorRole::AttnOutput => (shape.q_dim(), Q4_K),
+            _ => (shape.hidden, Q4_K),
+        };
+        mixed(ty, k)
+    })
+}
+
+/// The same for matrices of other types, by their role and layer.
+pub(crate) fn phases_of(
+    shape: &ModelShape,
+    position: u32,
+    kv_bytes: u32,
+    type_of: impl Fn(TensorRole, u32) -> WeightType,
+) -> Vec<Phase> {
     let ModelShape { hidden, ffn, layers, kv_heads, .. } = *shape;
     let (q_dim, kv_dim) = (shape.q_dim(), shape.kv_dim());
     let numerics = if kv_bytes == 2 { Numerics::Fast } else { Numerics::Exact };
@@ -134,20 +153,22 @@ pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
     let normalised = |phase| Phase { is_normalised: true, ..phase };
     let mut all = vec![small("embedding")];
     for layer in 0..layers {
-        let some = if more_bits(layer, layers) { Q6_K } else { Q4_K };
-        let qkv = matrices("qkv", &[(hidden, q_dim, Q4_K), (hidden, kv_dim, Q4_K), (hidden, kv_dim, some)]);
+        let matrix = |k: u32, n: u32, role| (k, n, type_of(role, layer));
+        let (q, k) = (matrix(hidden, q_dim, TensorRole::AttnQ), matrix(hidden, kv_dim, TensorRole::AttnK));
+        let qkv = matrices("qkv", &[q, k, matrix(hidden, kv_dim, TensorRole::AttnV)]);
         // The first is behind the token before.
         let behind = if layer == 0 { Behind::Barrier } else { Behind::Elements };
         all.push(Phase { behind, ..normalised(qkv) });
         all.push(small("qk-norm, rope, kv write"));
         all.push(attention);
-        all.push(matrices("attention output", &[(q_dim, hidden, Q4_K)]));
-        let mut gate_up = matrices("gate and up", &[(hidden, ffn, Q4_K), (hidden, ffn, Q4_K)]);
+        all.push(matrices("attention output", &[matrix(q_dim, hidden, TensorRole::AttnOutput)]));
+        let (gate, up) = (matrix(hidden, ffn, TensorRole::FfnGate), matrix(hidden, ffn, TensorRole::FfnUp));
+        let mut gate_up = matrices("gate and up", &[gate, up]);
         gate_up.pieces /= 2; // rows of both are worked on together
         all.push(normalised(gate_up));
-        all.push(matrices("down", &[(ffn, hidden, some)]));
+        all.push(matrices("down", &[matrix(ffn, hidden, TensorRole::FfnDown)]));
     }
-    all.push(normalised(matrices("head", &[(hidden, shape.vocab, Q6_K)])));
+    all.push(normalised(matrices("head", &[(hidden, shape.vocab, type_of(TensorRole::Output, 0))])));
     all.push(small("argmax"));
     all
 }
@@ -199,6 +220,25 @@ mod tests {
             rows += 1;
         }
         assert_eq!(rows, 10);
+    }
+
+    #[test]
+    fn a_files_own_types_decide_its_bytes() {
+        let shape = preset("qwen3-8b");
+        let bytes = |type_of: &dyn Fn(TensorRole, u32) -> WeightType| {
+            let phases = phases_of(&shape, 0, 2, type_of);
+            phases.iter().filter(|phase| phase.is_product()).map(|phase| phase.bytes).sum::<u64>()
+        };
+        let of_layer = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn);
+        let weights = u64::from(of_layer) * u64::from(shape.layers) + u64::from(shape.hidden) * u64::from(shape.vocab);
+        assert_eq!(bytes(&|_, _| WeightType::Q8_0), weights / 32 * 34);
+        // One matrix of one layer.
+        let one = |role, layer| match (role, layer) {
+            (TensorRole::FfnDown, 7) => WeightType::Q6_K,
+            _ => WeightType::Q8_0,
+        };
+        let of_matrix = u64::from(shape.ffn) * u64::from(shape.hidden);
+        assert_eq!(weights / 32 * 34 - bytes(&one), of_matrix / 32 * 34 - of_matrix / 256 * 210);
     }
 
     #[test]

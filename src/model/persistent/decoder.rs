@@ -68,8 +68,6 @@ struct Memory {
     attention: DeviceBuffer<f32>,
     ffn: DeviceBuffer<f32>,
     embeddings: DeviceBuffer<f32>,
-    best_values: DeviceBuffer<f32>,
-    best_indices: DeviceBuffer<u32>,
     /// What choices add up in, `[columns, choice::memory::words]`.
     choice: DeviceBuffer<u32>,
     /// `[events, blocks, mailbox::trace::WORDS]`, and the number of events, where the kernel traces.
@@ -144,8 +142,6 @@ impl Decoder {
             attention: DeviceBuffer::zeroed(device, shape.q_dim() as usize)?,
             ffn: DeviceBuffer::zeroed(device, shape.ffn as usize)?,
             embeddings: DeviceBuffer::zeroed(device, columns * stride * shape.hidden as usize)?,
-            best_values: DeviceBuffer::zeroed(device, columns * stride)?,
-            best_indices: DeviceBuffer::zeroed(device, columns * stride)?,
             choice: DeviceBuffer::zeroed(device, columns * choice::memory::words(blocks, shape.vocab) as usize)?,
             trace,
         };
@@ -243,8 +239,6 @@ impl Decoder {
             qkv: (&memory.qkv).into(),
             attention: (&memory.attention).into(),
             ffn: (&memory.ffn).into(),
-            best_values: (&memory.best_values).into(),
-            best_indices: (&memory.best_indices).into(),
             choice: (&memory.choice).into(),
             counters: (&cleared.counters).into(),
             state: (&memory.state).into(),

@@ -418,8 +418,6 @@ impl Path for PersistentPath {
             }
             let (kind, payload) = self.wait()?;
             if kind == entry::TOKEN {
-                // The host replaces the one that it reads logits for.
-                self.work.tokens += u64::from(!self.to_host);
                 if let Some(running) = &mut self.running {
                     // The entry was acquired, and its log-probability is ordered before it.
                     let place = running.seat.place_of_last();
@@ -428,6 +426,9 @@ impl Path for PersistentPath {
                     self.logprob = word.map(|word| f32::from_bits(word.load(Ordering::Relaxed)));
                     running.made += 1;
                     running.left = running.left.saturating_sub(1);
+                    // The last one does not run.
+                    let runs = running.left > 0 && !running.stop_ids.contains(&payload);
+                    self.work.tokens += u64::from(runs);
                 }
                 return Ok(Step::Token(payload));
             }

@@ -5,6 +5,7 @@ use crate::shape::arithmetic::exp;
 use crate::shape::choice::{mass, share, share_of};
 use crate::shape::random::{bits, gumbel_at_most, gumbel_of};
 use crate::{Error, Result};
+use std::collections::BTreeMap;
 
 /// Tokens that are first put in order where a share of probability is looked for, and how many times more next.
 const FIRST_SORTED: usize = 64;
@@ -14,6 +15,8 @@ const MORE_SORTED: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
+    /// What is added to the logits of ids.
+    biases: BTreeMap<u32, f32>,
     /// The tokens that may be chosen, as [`key`] has them.
     pub(super) candidates: Vec<u64>,
     /// `e^(logit - most)` by id, where a filter asks for it.
@@ -55,7 +58,8 @@ impl Sampler {
     /// As [`Sampling::check`].
     pub fn new(sampling: Sampling, vocab: u32) -> Result<Sampler> {
         sampling.check(vocab)?;
-        Ok(Sampler { sampling, candidates: Vec::new(), weights: Vec::new(), recent: Vec::new() })
+        let biases = sampling.biases();
+        Ok(Sampler { sampling, biases, candidates: Vec::new(), weights: Vec::new(), recent: Vec::new() })
     }
 
     /// The parameters.
@@ -104,7 +108,7 @@ impl Sampler {
     /// Biases, bans and penalties.
     fn treat(&mut self, logits: &mut [f32], tokens: &[u32]) {
         let sampling = &self.sampling;
-        for (id, bias) in &sampling.logit_bias {
+        for (id, bias) in &self.biases {
             if let Some(logit) = logits.get_mut(*id as usize) {
                 *logit += bias;
             }

@@ -101,6 +101,11 @@ impl TokenSet {
         }
     }
 
+    /// A bit for each id, the least in the lowest bit of the first word.
+    pub(crate) fn words(&self) -> &[u32] {
+        &self.words
+    }
+
     /// Clears the bits beyond the vocabulary.
     fn trim(&mut self) {
         if let (Some(last), rest @ 1..) = (self.words.last_mut(), self.vocab % 32) {

@@ -5,22 +5,21 @@ use crate::shape::choice::{self, Choice, MASS_OF_ONE, share, share_of};
 
 impl Sampling {
     /// The words by which kernels choose from a vocabulary of that size, with the bits of [`Sampler`](super::Sampler).
-    /// `None` where only the host chooses: with a typical-p below 1, biases or bans.
+    /// `None` where words are not enough: with a typical-p below 1, biases or bans.
     pub fn choice(&self, vocab: u32) -> Option<Choice> {
-        self.choice_with(vocab, None)
+        self.choice_with(vocab, None, false).filter(|_| self.logit_bias.is_empty() && self.banned.is_empty())
     }
 
-    /// The same with log-probabilities of the chosen token and of so many of the likeliest. `None` also where these are
-    /// wanted, or the chosen one's by logits that penalties have changed.
-    pub(crate) fn choice_with(&self, vocab: u32, logprobs: Option<usize>) -> Option<Choice> {
-        let logprob = match logprobs {
-            None => false,
-            Some(0) if !self.penalises() => true,
-            Some(_) => return None,
-        };
-        if self.typical_p != 1.0 || !self.logit_bias.is_empty() || !self.banned.is_empty() {
+    /// The same with biases and a mask, which is there for bans and for a constraint, but for their addresses; and with
+    /// log-probabilities of the chosen token and of so many of the likeliest. `None` where only the host chooses: with a
+    /// typical-p below 1, or where log-probabilities of the likeliest are wanted.
+    pub(crate) fn choice_with(&self, vocab: u32, logprobs: Option<usize>, constrained: bool) -> Option<Choice> {
+        if self.typical_p != 1.0 || logprobs.is_some_and(|likeliest| likeliest > 0) {
             return None;
         }
+        let (logprob, has_biases) = (logprobs.is_some(), !self.logit_bias.is_empty());
+        let has_mask = constrained || !self.banned.is_empty();
+        let treats = self.penalises() || has_biases || has_mask;
         let mut words = [0; choice::WORDS as usize];
         let mut put = |word: u32, value: u32| words[word as usize] = value;
         let draws = self.temperature != 0.0;
@@ -33,6 +32,9 @@ impl Sampling {
             (has_p, choice::HAS_TOP_P),
             (self.penalises(), choice::PENALISES),
             (logprob, choice::LOGPROB),
+            (has_biases, choice::HAS_BIASES),
+            (has_mask, choice::HAS_MASK),
+            (logprob && treats, choice::KEEPS),
         ];
         put(choice::FLAGS, flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum());
         put(choice::TEMPERATURE, self.temperature.to_bits());

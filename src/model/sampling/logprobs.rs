@@ -15,6 +15,11 @@ pub struct Logprobs {
 }
 
 impl Logprobs {
+    /// Of the chosen token alone.
+    pub(crate) fn of_chosen(chosen: f32) -> Logprobs {
+        Logprobs { chosen, top: Vec::new() }
+    }
+
     /// Of the `chosen` id and the `count` likeliest, from logits of which none is NaN and the greatest finite. An id beyond
     /// the logits has -inf.
     pub fn new(logits: &[f32], chosen: u32, count: usize) -> Logprobs {

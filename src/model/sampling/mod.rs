@@ -15,6 +15,7 @@ pub use constraint::{Constraint, TokenSet};
 pub use logprobs::Logprobs;
 
 use crate::{Error, Result};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
@@ -60,7 +61,7 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// The number of last tokens, prompt included, that penalties look at; `None` for all of the session.
     pub penalty_window: Option<usize>,
-    /// Numbers added to the logits of ids: at most 10000 either way.
+    /// Numbers added to the logits of ids, those of one id together: at most 10000 either way.
     pub logit_bias: Vec<(u32, f32)>,
     /// Ids that are never chosen.
     pub banned: Vec<u32>,
@@ -164,6 +165,15 @@ impl Sampling {
     pub fn is_plain(&self) -> bool {
         let treats = !self.logit_bias.is_empty() || !self.banned.is_empty() || self.penalises();
         self.temperature == 0.0 && self.typical_p == 1.0 && !treats
+    }
+
+    /// What is added to the logit of each id, by rising id.
+    pub(crate) fn biases(&self) -> BTreeMap<u32, f32> {
+        let mut biases = BTreeMap::new();
+        for (id, bias) in &self.logit_bias {
+            *biases.entry(*id).or_insert(0.0) += bias;
+        }
+        biases
     }
 
     fn penalises(&self) -> bool {

@@ -151,6 +151,9 @@ fn biases_bans_and_penalties_change_logits_in_their_order() {
     };
     let (logits, chosen) = treated(Sampling::GREEDY.with_logit_bias([(5, 9.0), (2, -1.0)]), &[]);
     assert_eq!((logits[5], logits[2], chosen), (5.0, 2.0, 5));
+    // Those of one id are added up first: 1e4 + 1e-3 - 1e4 is less than 1e-3.
+    let several = Sampling::GREEDY.with_logit_bias([(2, 1e4), (5, 1.0), (2, 1e-3), (2, -1e4)]);
+    assert_eq!(treated(several, &[]).0[2], 3.0 + ((1e4 + 1e-3) - 1e4));
     let (logits, chosen) = treated(Sampling::GREEDY.with_banned([2]).with_logit_bias([(2, 100.0)]), &[]);
     assert_eq!((logits[2], chosen), (f32::NEG_INFINITY, 7));
     let penalties = Sampling::GREEDY.with_penalties(2.0, 0.5, 0.25);

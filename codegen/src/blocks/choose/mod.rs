@@ -2,7 +2,7 @@
 //! grid that have a run of the logits each.
 //!
 //! Steps, with every block behind each of them:
-//! 1. `treat`: penalties on the block's logits; then the greatest of them, by [`argmax`].
+//! 1. `greatest`: biases, the mask and penalties on the block's logits, and the greatest of them.
 //! 2. `weigh`, where a share of the tokens is drawn from or a log-probability is wanted: how many logits are how far below
 //!    the greatest, and their mass.
 //! 3. `sift`: the best draw of logits that are surely drawn from, and a list of those that may be.
@@ -11,16 +11,19 @@
 //! Sums are of integers, and a list's place counts for nothing: so neither the grid nor the schedule changes a bit. The
 //! memory between the steps is that of [`kiln_shape::choice::memory`].
 //!
-//! `treat` has the penalties, `window` what is surely drawn from, `draw` the steps that draw, `cut` the search in a list.
+//! `treat` has what changes logits, `weigh` the sums, `window` what is surely drawn from, `draw` the steps that draw, `cut`
+//! the search in a list.
 
 mod cut;
 mod draw;
 mod treat;
+mod weigh;
 mod window;
 
 use super::argmax::{self, Best};
 use super::math;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Operand, Pred, Shared, Size, U32, U64, Val};
+use kiln_shape::choice::memory::{DRAWN, GIVEN, TREATED};
 use kiln_shape::choice::{self, MASS_OF_ONE, memory};
 pub(crate) use treat::History;
 pub(crate) use window::Window;
@@ -50,6 +53,8 @@ struct Room {
     sums: Shared<U64>,
     /// A word that one thread says to the block.
     said: Shared<U32>,
+    /// The greatest logit of the stages before the draw, `[DRAWN]`.
+    most: Shared<F32>,
 }
 
 /// The logits of a block.
@@ -64,7 +69,7 @@ pub(crate) struct Share {
 /// What tokens are drawn by: the same in every thread of the grid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draw {
-    /// The greatest of all logits.
+    /// The greatest of all logits that a token is chosen by.
     pub(crate) most: Val<F32>,
     /// The position that the token is chosen for.
     pub(crate) position: Val<U32>,
@@ -88,6 +93,7 @@ impl Choose {
             counts: b.shared("counts", 32),
             sums: b.shared("sums", 32),
             said: b.shared("said", 1),
+            most: b.shared("most", DRAWN),
         };
         Choose { words, memory, blocks, vocab, scratch, room }
     }
@@ -129,43 +135,40 @@ impl Choose {
         b.index(self.memory, at)
     }
 
-    /// Each block's greatest logit, where the choice has memory for it, and its id.
+    /// Each block's best of a stage, and its id.
     #[track_caller]
-    pub(crate) fn bests(&self, b: &mut Builder) -> (Global<F32>, Global<U32>) {
-        let indices = self.behind(b, memory::BESTS, 1);
-        (self.memory.at(memory::BESTS).cast(), indices)
+    pub(crate) fn bests(&self, b: &mut Builder, stage: impl Operand<U32>) -> (Global<F32>, Global<U32>) {
+        let stage = b.mul::<U32>(stage, 2);
+        let before = b.mul::<U32>(stage, self.blocks);
+        let values = b.index(self.memory.at(memory::BESTS), before);
+        (values.cast(), b.index(values, self.blocks))
     }
 
-    /// Each block's best draw, and its id.
+    /// Logits as the model gives them, if they are kept; else what logits are.
     #[track_caller]
-    pub(crate) fn draws(&self, b: &mut Builder) -> (Global<F32>, Global<U32>) {
-        let (values, indices) = (self.behind(b, memory::BESTS, 2), self.behind(b, memory::BESTS, 3));
-        (values.cast(), indices)
-    }
-
-    /// What the choice is the best of: the draws, or the greatest logits.
-    #[track_caller]
-    pub(crate) fn of(&self, b: &mut Builder, draws: Val<Pred>) -> (Global<F32>, Global<U32>) {
-        let ((values, indices), (greatest, ids)) = (self.draws(b), self.bests(b));
-        (b.select_ptr(values, greatest, draws), b.select_ptr(indices, ids, draws))
+    pub(crate) fn given(&self, b: &mut Builder, logits: Global<F32>) -> Global<F32> {
+        let (occurrences, keeps) = (self.occurrences(b), self.has(b, choice::KEEPS));
+        let kept = b.index(occurrences, self.vocab);
+        b.select_ptr(kept.cast(), logits, keeps)
     }
 
     /// The list of keys.
     fn list(&self, b: &mut Builder) -> Global<U64> {
-        self.behind(b, memory::BESTS, 4).cast()
+        self.behind(b, memory::BESTS, memory::OF_BLOCK).cast()
     }
 
     /// How often each id has occurred.
     fn occurrences(&self, b: &mut Builder) -> Global<U32> {
-        let list = self.behind(b, memory::BESTS, 4);
+        let list = self.behind(b, memory::BESTS, memory::OF_BLOCK);
         b.byte_index(list, self.vocab, 8)
     }
 
-    /// Stores a block's best, which warp 0 has, among those of the grid.
+    /// Stores a block's best of a stage, which warp 0 has, among those of the grid.
     #[track_caller]
-    pub(crate) fn store(&self, b: &mut Builder, best: &Best, (values, indices): (Global<F32>, Global<U32>)) {
+    pub(crate) fn store(&self, b: &mut Builder, best: &Best, stage: impl Operand<U32>) {
         let (tid, block) = (b.tid(), b.ctaid_x());
         let first = b.setp_eq(tid, 0);
+        let (values, indices) = self.bests(b, stage);
         let (value, index) = (b.index(values, block), b.index(indices, block));
         b.if_(first, |b| {
             b.st(value, best.value);
@@ -173,18 +176,62 @@ impl Choose {
         });
     }
 
-    /// The greatest logit of all blocks, in every thread. Barriers stand inside.
+    /// Takes the best of all blocks' of a stage, by one warp: in every lane.
     #[track_caller]
-    pub(crate) fn most(&self, b: &mut Builder, (values, indices): (Global<F32>, Global<U32>)) -> Val<F32> {
-        let best = Best::none(b);
-        let warp = b.warp_id();
-        let in_first = b.setp_eq(warp, 0);
-        b.if_(in_first, |b| best.merge(b, values, indices, self.blocks));
-        let value = b.get(best.value);
-        self.say(b, value)
+    pub(crate) fn merge(&self, b: &mut Builder, best: &Best, stage: impl Operand<U32>) {
+        let (values, indices) = self.bests(b, stage);
+        best.merge(b, values, indices, self.blocks);
     }
 
-    /// The log-probability of a logit, behind `weigh`: what the host's `Logprobs` says of it.
+    /// The first stage of the greatest logits: as the model gives them, if they are kept.
+    fn first_stage(&self, b: &mut Builder) -> Val<U32> {
+        let keeps = self.has(b, choice::KEEPS);
+        b.selp::<U32>(GIVEN, TREATED, keeps)
+    }
+
+    /// Changes the block's logits, and stores the greatest of them among those of the grid; before that, if logits are
+    /// kept, the greatest as the model gives them. Barriers stand inside: before the logits are read, and behind their last
+    /// change.
+    #[track_caller]
+    pub(crate) fn greatest(&self, b: &mut Builder, history: History, share: Share) {
+        let first = self.first_stage(b);
+        b.for_range(first, DRAWN, 1, |b, stage| {
+            let treats = b.setp_eq(stage, TREATED);
+            b.bar_sync(); // the block's logits are written, and nobody reads the bests of warps any more
+            b.if_else(treats, |b| self.treat(b, history, share), |b| self.keep(b, share));
+            let best = argmax::of_block(b, self.scratch, share.logits, share.first, share.end, LoadKind::Ordinary);
+            self.store(b, &best, stage);
+        });
+    }
+
+    /// The greatest of all blocks' logits that a token is chosen by, in every thread. Barriers stand inside.
+    #[track_caller]
+    pub(crate) fn most(&self, b: &mut Builder) -> Val<F32> {
+        let (tid, warp) = (b.tid(), b.warp_id());
+        let (leads, in_first) = (b.setp_eq(tid, 0), b.setp_eq(warp, 0));
+        b.bar_sync(); // nobody reads the greatest of the choice before any more
+        b.if_(in_first, |b| {
+            let first = self.first_stage(b);
+            b.for_range(first, DRAWN, 1, |b, stage| {
+                let best = Best::none(b);
+                self.merge(b, &best, stage);
+                let to = b.index(self.room.most, stage);
+                b.if_(leads, |b| b.st(to, best.value));
+            });
+        });
+        b.bar_sync(); // the greatest are in shared memory
+        b.ld(self.room.most.at(TREATED), LoadKind::Constant)
+    }
+
+    /// The greatest of all blocks' logits as the model gives them, behind `most`.
+    #[track_caller]
+    pub(crate) fn most_given(&self, b: &mut Builder) -> Val<F32> {
+        let stage = self.first_stage(b);
+        let at = b.index(self.room.most, stage);
+        b.ld(at, LoadKind::Constant)
+    }
+
+    /// The log-probability of a logit as the model gives it, behind `weigh`: what the host's `Logprobs` says of it.
     #[track_caller]
     pub(crate) fn logprob(&self, b: &mut Builder, logit: Val<F32>, most: Val<F32>) -> Val<F32> {
         let total = b.ld(self.memory.at(memory::TOTAL).cast::<U64>(), LoadKind::Ordinary);
@@ -194,12 +241,6 @@ impl Choose {
         let total = math::ln(b, total);
         let below = b.sub(logit, most);
         b.sub(below, total)
-    }
-
-    /// The value of the block's first thread, in every thread. Barriers stand inside.
-    fn say(&self, b: &mut Builder, value: Val<F32>) -> Val<F32> {
-        b.bar_sync(); // nobody reads what was said before any more
-        b.broadcast(self.room.said.cast::<F32>(), value)
     }
 }
 

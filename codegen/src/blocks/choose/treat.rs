@@ -1,8 +1,7 @@
-//! Penalties: the logits of tokens that have occurred.
+//! What changes logits before the choice: the mask of allowed ids, biases, and penalties of tokens that have occurred.
 
 use super::{Choose, Share};
-use crate::blocks::warp;
-use crate::ptx::{AtomicOp, Builder, Compare, F32, Global, LoadKind, Order, Pred, Scope, U32, U64, Val, Work};
+use crate::ptx::{AtomicOp, Builder, Compare, F32, Global, LoadKind, LoadOrder, Order, Pred, Scope, U32, U64, Val};
 use kiln_shape::choice::{self, memory};
 
 /// The tokens before the one that is chosen, by position.
@@ -28,38 +27,89 @@ impl Choose {
         });
     }
 
-    /// Changes the block's logits by the penalties, if there are any. Barriers stand inside: before the logits are read,
-    /// and behind their last change.
-    ///
-    /// Each id of the window is counted; who then takes the count away, and leaves 0, changes the logit.
-    #[track_caller]
-    pub(crate) fn treat(&self, b: &mut Builder, history: History, share: Share) {
-        b.bar_sync(); // the block's logits are written
-        let penalises = self.has(b, choice::PENALISES);
-        b.if_(penalises, |b| {
-            let occurrences = self.occurrences(b);
-            self.each_recent(b, history, share, |b, id| {
-                let count = b.index(occurrences, id);
-                b.red(AtomicOp::Add, count, 1u32, Scope::Gpu);
-            });
-            b.bar_sync(); // every occurrence is counted
-            self.each_recent(b, history, share, |b, id| {
-                let count = b.index(occurrences, id);
-                let count = b.atom_exch(Order::Relaxed, count, 0u32, Scope::Gpu);
+    /// Keeps the block's logits as the model gives them.
+    pub(super) fn keep(&self, b: &mut Builder, share: Share) {
+        let kept = self.given(b, share.logits);
+        self.each_logit(b, share, |b, id, at| {
+            let (logit, to) = (b.ld(at, LoadKind::Ordinary), b.index(kept, id));
+            b.st(to, logit);
+        });
+    }
+
+    /// Changes the block's logits, where anything does. Barriers stand inside, one behind the last change.
+    pub(super) fn treat(&self, b: &mut Builder, history: History, share: Share) {
+        let treats = self.has(b, choice::TREATS);
+        b.if_(treats, |b| {
+            let (has_mask, has_biases) = (self.has(b, choice::HAS_MASK), self.has(b, choice::HAS_BIASES));
+            b.if_(has_mask, |b| self.mask(b, share));
+            b.bar_sync(); // a thread's logits are another's
+            b.if_(has_biases, |b| self.add_biases(b, share));
+            b.bar_sync(); // as above
+            let penalises = self.has(b, choice::PENALISES);
+            b.if_(penalises, |b| self.penalise(b, history, share));
+        });
+    }
+
+    /// Gives -inf to what is not allowed. A NaN or +inf stays: with such logits no token is chosen at all.
+    fn mask(&self, b: &mut Builder, share: Share) {
+        let mask = self.long(b, choice::MASK);
+        let mask = b.global_ptr::<U32>(mask);
+        self.each_logit(b, share, |b, id, at| {
+            let (index, bit) = (b.shr::<U32>(id, 5), b.and::<U32>(id, 31));
+            let word = b.index(mask, index);
+            let word = b.ld_sync(word, LoadOrder::Relaxed, Scope::Sys); // in the host's memory
+            let bit = b.shr::<U32>(word, bit);
+            let bit = b.and::<U32>(bit, 1);
+            let logit = b.ld(at, LoadKind::Ordinary);
+            let (barred, number) = (b.setp_eq(bit, 0), b.setp_lt(logit, f32::INFINITY));
+            let barred = b.and_pred(barred, number);
+            b.if_(barred, |b| b.st(at, f32::NEG_INFINITY));
+        });
+    }
+
+    fn add_biases(&self, b: &mut Builder, share: Share) {
+        let (tid, threads) = (b.tid(), b.block());
+        let count = b.ld(self.words.at(choice::BIAS_COUNT), LoadKind::Constant);
+        let biases = self.long(b, choice::BIASES);
+        let biases = b.global_ptr::<U64>(biases);
+        b.for_range(tid, count, threads, |b, i| {
+            let at = b.index(biases, i);
+            let pair = b.ld(at, LoadKind::Ordinary);
+            let [id, bias] = b.unpack64(pair);
+            let own = within(b, id, share.first, share.end);
+            b.if_(own, |b| {
                 let at = b.index(share.logits, id);
-                let takes = b.setp_ne(count, 0);
-                b.if_(takes, |b| {
-                    let logit = b.ld(at, LoadKind::Ordinary);
-                    let size = b.abs(logit);
-                    let finite = b.setp_lt(size, f32::INFINITY);
-                    b.if_(finite, |b| {
-                        let logit = self.penalised(b, logit, count);
-                        b.st(at, logit);
-                    });
+                let (logit, bias) = (b.ld(at, LoadKind::Ordinary), b.mov_bits::<F32, _>(bias));
+                let logit = b.add(logit, bias);
+                b.st(at, logit);
+            });
+        });
+    }
+
+    /// Each id of the window is counted; who then takes the count away, and leaves 0, changes the logit.
+    fn penalise(&self, b: &mut Builder, history: History, share: Share) {
+        let occurrences = self.occurrences(b);
+        self.each_recent(b, history, share, |b, id| {
+            let count = b.index(occurrences, id);
+            b.red(AtomicOp::Add, count, 1u32, Scope::Gpu);
+        });
+        b.bar_sync(); // every occurrence is counted
+        self.each_recent(b, history, share, |b, id| {
+            let count = b.index(occurrences, id);
+            let count = b.atom_exch(Order::Relaxed, count, 0u32, Scope::Gpu);
+            let at = b.index(share.logits, id);
+            let takes = b.setp_ne(count, 0);
+            b.if_(takes, |b| {
+                let logit = b.ld(at, LoadKind::Ordinary);
+                let size = b.abs(logit);
+                let finite = b.setp_lt(size, f32::INFINITY);
+                b.if_(finite, |b| {
+                    let logit = self.penalised(b, logit, count);
+                    b.st(at, logit);
                 });
             });
-            b.bar_sync(); // the logits are as they stay
         });
+        b.bar_sync(); // the logits are as they stay
     }
 
     /// A finite logit of a token that has occurred `count` times.
@@ -74,6 +124,16 @@ impl Choose {
         let logit = b.fma(frequency, times, present);
         let logit = b.min(logit, f32::MAX);
         b.max(logit, f32::MIN)
+    }
+
+    /// Each of the block's logits, by its threads: its id, and where it is.
+    fn each_logit(&self, b: &mut Builder, share: Share, body: impl FnOnce(&mut Builder, Val<U32>, Global<F32>)) {
+        let (tid, threads) = (b.tid(), b.block());
+        let first = b.add::<U32>(share.first, tid);
+        b.for_range(first, share.end, threads, |b, id| {
+            let at = b.index(share.logits, id);
+            body(b, id, at);
+        });
     }
 
     /// The ids of the window that are the block's, by its threads.
@@ -94,48 +154,6 @@ impl Choose {
             let id = b.ld(at, LoadKind::Ordinary);
             let own = within(b, id, share.first, share.end);
             b.if_(own, |b| body(b, id));
-        });
-    }
-
-    /// Adds each of the block's logits to the count and the mass of its bin, where a top-k or a top-p asks for them, and
-    /// all to the mass of a log-probability.
-    #[track_caller]
-    pub(crate) fn weigh(&self, b: &mut Builder, share: Share, most: Val<F32>) {
-        let (tid, threads) = (b.tid(), b.block());
-        let counts = self.memory.at(memory::COUNTS);
-        let masses = self.memory.at(memory::MASSES).cast::<U64>();
-        let top_k = b.ld(self.words.at(choice::TOP_K), LoadKind::Constant);
-        let (has_k, has_p) = (b.setp_ne(top_k, 0), self.has(b, choice::HAS_TOP_P));
-        let has_all = self.has(b, choice::LOGPROB);
-        let has_mass = self.has(b, choice::HAS_TOP_P | choice::LOGPROB);
-        let all = b.var::<U64>(0u64);
-        let first = b.add::<U32>(share.first, tid);
-        b.for_range(first, share.end, threads, |b, i| {
-            b.each_iteration(Work::Read(1));
-            let at = b.index(share.logits, i);
-            let logit = b.ld(at, LoadKind::Ordinary);
-            let bin = super::bin(b, logit, most);
-            let counted = super::possible(b, logit);
-            let counted = b.and_pred(counted, has_k);
-            let count = b.index(counts, bin);
-            b.if_(counted, |b| b.red(AtomicOp::Add, count, 1u32, Scope::Gpu));
-            b.if_(has_mass, |b| {
-                let mass = super::mass(b, logit, most);
-                let more = b.add::<U64>(all, mass);
-                b.set(all, more);
-                let counted = b.setp_ne(mass, 0u64);
-                let counted = b.and_pred(counted, has_p);
-                let sum = b.index(masses, bin);
-                b.if_(counted, |b| b.red(AtomicOp::Add, sum, mass, Scope::Gpu));
-            });
-        });
-        b.if_(has_all, |b| {
-            let all = b.get(all);
-            let all = warp::sum64(b, all);
-            let lane = b.lane();
-            let leads = b.setp_eq(lane, 0);
-            let total = self.memory.at(memory::TOTAL).cast::<U64>();
-            b.if_(leads, |b| b.red(AtomicOp::Add, total, all, Scope::Gpu));
         });
     }
 }

@@ -7,6 +7,7 @@ use crate::blocks::argmax::Best;
 use crate::blocks::choose::{Choose, Draw, History, Share};
 use crate::ptx::{Builder, F32, LoadKind, Scope, Shared, StoreOrder, U32, Val, Var};
 use kiln_shape::choice;
+use kiln_shape::choice::memory::{DRAWN, TREATED};
 use kiln_shape::mailbox::command::COLUMNS;
 use kiln_shape::mailbox::item;
 
@@ -17,16 +18,18 @@ pub(super) struct Drawn {
     was: Shared<U32>,
     /// The best of those that only a list decided on.
     value: Shared<F32>,
-    /// The greatest logit, where there was one or a log-probability is wanted.
+    /// The greatest logit, where there was one.
     most: Shared<F32>,
+    /// The greatest logit as the model gives them, where a log-probability is wanted.
+    given: Shared<F32>,
     index: Shared<U32>,
 }
 
 impl Drawn {
     pub(super) fn new(b: &mut Builder) -> Drawn {
-        let most = b.shared("drawn_most", COLUMNS);
+        let (most, given) = (b.shared("drawn_most", COLUMNS), b.shared("drawn_given", COLUMNS));
         let (was, value) = (b.shared("drawn", COLUMNS), b.shared("drawn_value", COLUMNS));
-        Drawn { most, was, value, index: b.shared("drawn_index", COLUMNS) }
+        Drawn { most, given, was, value, index: b.shared("drawn_index", COLUMNS) }
     }
 }
 
@@ -54,15 +57,16 @@ impl Decoder<'_> {
         }
     }
 
-    /// Clears what the draw adds up in, and changes the block's logits by penalties. Barriers stand inside: before the
-    /// logits are read, and behind their last change.
-    pub(super) fn treat(&self, b: &mut Builder, column: Val<U32>, share: Share) {
+    /// Clears what the draw adds up in, changes the block's logits of a column, and stores the greatest of them for the merge
+    /// behind the head's barrier. Barriers stand inside.
+    pub(super) fn best_of_block(&self, b: &mut Builder, column: Val<U32>, (first, end): (Val<U32>, Val<U32>)) {
         let chain = self.chain(b, column);
         let adds = chain.has(b, choice::FILTERS | choice::LOGPROB);
         b.if_(adds, |b| chain.clear(b));
         let (tokens, position) = (self.columns.pointer(b, column, item::HISTORY), self.columns.position(b, column));
         let length = b.add(position, 1);
-        chain.treat(b, History { tokens, length }, share);
+        let logits = self.columns.pointer(b, column, item::LOGITS);
+        chain.greatest(b, History { tokens, length }, Share { logits, first, end });
     }
 
     /// Draws the token behind each column's, where it is chosen so and can be. Between two steps of it the blocks wait for each
@@ -94,13 +98,16 @@ impl Decoder<'_> {
         let chooses = self.columns.chooses(b, column);
         let asks = b.and_pred(asks, chooses);
         b.if_(asks, |b| {
-            let bests = self.bests_of(b, column);
-            let most = chain.most(b, bests);
+            let most = chain.most(b);
             let size = b.abs(most);
             let finite = b.setp_lt(size, f32::INFINITY);
             b.if_(finite, |b| {
-                let to = b.index(self.drawn.most, column);
-                b.if_(first, |b| b.st(to, most));
+                let (to, given_to) = (b.index(self.drawn.most, column), b.index(self.drawn.given, column));
+                let given = chain.most_given(b);
+                b.if_(first, |b| {
+                    b.st(to, most);
+                    b.st(given_to, given);
+                });
                 let adds = chain.has(b, choice::FILTERS | choice::LOGPROB);
                 b.if_(adds, |b| {
                     let share = self.logits_of(b, column);
@@ -125,7 +132,7 @@ impl Decoder<'_> {
 
     /// The other steps of a column's draw, where it has one: first the best of its surely drawn logits, then of its list.
     fn draw_from(&self, b: &mut Builder, column: Val<U32>, step: Val<U32>) {
-        let Drawn { was, value, index, most } = self.drawn;
+        let Drawn { was, value, index, most, .. } = self.drawn;
         let [was, index] = [was, index].map(|at| b.index(at, column));
         let [value, most] = [value, most].map(|at| b.index(at, column));
         let was = b.ld(was, LoadKind::Constant);
@@ -141,8 +148,7 @@ impl Decoder<'_> {
                 |b| {
                     let share = self.logits_of(b, column);
                     let best = chain.sift(b, share, by);
-                    let draws = chain.draws(b);
-                    chain.store(b, &best, draws);
+                    chain.store(b, &best, DRAWN);
                 },
                 |b| {
                     let filters = chain.has(b, choice::FILTERS);
@@ -169,8 +175,9 @@ impl Decoder<'_> {
         let wants = chain.has(b, choice::LOGPROB);
         b.if_(wants, |b| {
             let logits = self.columns.pointer::<F32>(b, column, item::LOGITS);
+            let logits = chain.given(b, logits);
             let logprobs = self.columns.pointer::<F32>(b, column, item::LOGPROBS);
-            let (at, most) = (b.index(logits, token), b.index(self.drawn.most, column));
+            let (at, most) = (b.index(logits, token), b.index(self.drawn.given, column));
             let logit = b.ld(at, LoadKind::Ordinary);
             let most = b.ld(most, LoadKind::Constant);
             let logprob = chain.logprob(b, logit, most);
@@ -193,11 +200,8 @@ impl Decoder<'_> {
             b.set(best.value, value);
             b.set(best.index, index);
         });
-        let (values, indices) = self.chain(b, column).draws(b);
-        let (greatest, ids) = self.bests_of(b, column);
-        let values = b.select_ptr(values, greatest, was);
-        let indices = b.select_ptr(indices, ids, was);
-        best.merge(b, values, indices, self.barrier.blocks());
+        let (chain, stage) = (self.chain(b, column), b.selp::<U32>(DRAWN, TREATED, was));
+        chain.merge(b, &best, stage);
         best.token(b)
     }
 }

@@ -203,8 +203,6 @@ struct Decoder<'a> {
     qkv: Global<F32>,
     attention: Global<F32>,
     ffn: Global<F32>,
-    best_values: Global<F32>,
-    best_indices: Global<U32>,
     arrivals: Global<U32>,
     flags: Global<U32>,
     state: Global<U32>,
@@ -231,7 +229,6 @@ struct Decoder<'a> {
     kept: Shared<U32>,
     /// The items whose tokens run.
     columns: Columns,
-    scratch: argmax::Scratch,
     /// The chain by which tokens are chosen, of the first column's item.
     chain: Choose,
     drawn: choose::Drawn,
@@ -262,8 +259,6 @@ impl<'a> Decoder<'a> {
         let qkv = b.param::<Global<F32>>("qkv"); // [q_dim + 2 kv_dim]
         let attention = b.param::<Global<F32>>("attention"); // [q_dim]
         let ffn = b.param::<Global<F32>>("ffn"); // [ffn]; not beside a ring
-        let best_values = b.param::<Global<F32>>("best_values"); // [columns, grid]
-        let best_indices = b.param::<Global<U32>>("best_indices"); // [columns, grid]
         let choice = b.param::<Global<U32>>("choice"); // [columns, choice::memory::words], zeros before the first launch
         let counters = b.param::<Global<U32>>("counters"); // zeros: barrier, abort, two words, flags [grid, to a multiple of 4], arrivals [columns, kv_heads]
         let state = b.param::<Global<U32>>("state"); // [state::WORDS], kept between launches
@@ -306,8 +301,6 @@ impl<'a> Decoder<'a> {
             qkv,
             attention,
             ffn,
-            best_values,
-            best_indices,
             arrivals,
             flags,
             state,
@@ -329,7 +322,6 @@ impl<'a> Decoder<'a> {
             begin,
             kept: b.shared("kept", state::KEPT),
             columns,
-            scratch,
             chain,
             drawn: choose::Drawn::new(b),
             trace,

@@ -5,8 +5,6 @@ use super::exchange::{OfStep, Step};
 use super::queue::Look;
 use super::trace::Ends;
 use super::{Decoder, Pass};
-use crate::blocks::argmax;
-use crate::blocks::choose::Share;
 use crate::blocks::company::{Company, Vectors};
 use crate::blocks::dequantize;
 use crate::blocks::tensor::Tensor;
@@ -149,35 +147,12 @@ impl Decoder<'_> {
         });
     }
 
-    /// The block's best logit of each column behind penalties, for the merge behind the head's barrier.
+    /// The block's best logit of each column behind what changes them, for the merge behind the head's barrier.
     fn bests(&self, b: &mut Builder, pass: &Pass, rows: (Val<U32>, Val<U32>)) {
         self.columns.each(b, pass, |b, column| {
             let chooses = self.columns.chooses(b, column);
             b.if_(chooses, |b| self.best_of_block(b, column, rows));
         });
-    }
-
-    fn best_of_block(&self, b: &mut Builder, column: Val<U32>, (first, end): (Val<U32>, Val<U32>)) {
-        let logits = self.columns.pointer(b, column, item::LOGITS);
-        self.treat(b, column, Share { logits, first, end });
-        let best = argmax::of_block(b, self.scratch, logits, first, end, LoadKind::Ordinary);
-        let tid = b.tid();
-        let writes = b.setp_eq(tid, 0);
-        let (values, indices) = self.bests_of(b, column);
-        let (value, index) = (b.index(values, self.block), b.index(indices, self.block));
-        b.if_(writes, |b| {
-            b.st(value, best.value);
-            b.st(index, best.index);
-        });
-    }
-
-    /// Each block's best logit of a column, and its id.
-    pub(super) fn bests_of(&self, b: &mut Builder, column: Val<U32>) -> (Global<F32>, Global<U32>) {
-        if self.columns.most() == 1 {
-            return (self.best_values, self.best_indices);
-        }
-        let before = b.mul::<U32>(column, self.barrier.blocks());
-        (b.index(self.best_values, before), b.index(self.best_indices, before))
     }
 
     /// The embeddings of the columns' tokens, in this block's own copy.
