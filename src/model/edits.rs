@@ -22,38 +22,28 @@ impl Edits {
     pub(crate) fn prepare(&mut self, model: &Inner, sampling: &Sampling, mut choice: Choice) -> Result<Choice> {
         let (device, vocab) = (&model.device, model.file.shape().vocab);
         let flags = choice[choice::FLAGS as usize];
-        let mut put = |word: u32, value: u64| {
-            choice[word as usize] = value as u32;
-            choice[word as usize + 1] = (value >> 32) as u32;
-        };
-        let mut count = 0;
         if flags & choice::HAS_BIASES != 0 {
-            let biases = sampling.biases();
-            let pairs: Vec<u64> =
-                biases.into_iter().map(|(id, bias)| u64::from(bias.to_bits()) << 32 | u64::from(id)).collect();
-            count = pairs.len() as u32;
-            let memory = match self.biases.take_if(|memory| memory.len() >= pairs.len()) {
-                Some(memory) => self.biases.insert(memory),
-                None => {
-                    let _quiet = device.context().quiesce()?;
-                    self.biases.insert(DeviceBuffer::zeroed(device, pairs.len().next_power_of_two())?)
-                }
-            };
-            memory.copy_from_host(0, &pairs)?;
-            put(choice::BIASES, memory.as_ptr().address());
+            let pair = |(id, bias): (u32, f32)| u64::from(bias.to_bits()) << 32 | u64::from(id);
+            let pairs: Vec<u64> = sampling.biases().into_iter().map(pair).collect();
+            if self.biases.as_ref().is_none_or(|memory| memory.len() < pairs.len()) {
+                let _quiet = device.context().quiesce()?;
+                self.biases = Some(DeviceBuffer::zeroed(device, pairs.len().next_power_of_two())?);
+            }
+            if let Some(memory) = &mut self.biases {
+                memory.copy_from_host(0, &pairs)?;
+                put_long(&mut choice, choice::BIASES, memory.as_ptr().address());
+            }
+            choice[choice::BIAS_COUNT as usize] = pairs.len() as u32;
         }
         if flags & choice::HAS_MASK != 0 {
-            let mask = match self.mask.take() {
-                Some(mask) => self.mask.insert(mask),
-                None => {
-                    let _quiet = device.context().quiesce()?;
-                    self.mask.insert(MappedBuffer::zeroed(device, vocab.div_ceil(32) as usize)?)
-                }
-            };
-            put(choice::MASK, mask.as_ptr().address());
+            if self.mask.is_none() {
+                let _quiet = device.context().quiesce()?;
+                self.mask = Some(MappedBuffer::zeroed(device, vocab.div_ceil(32) as usize)?);
+            }
             self.allow(&TokenSet::all(vocab), &sampling.banned);
+            let address = self.mask.as_ref().map_or(0, |mask| mask.as_ptr().address());
+            put_long(&mut choice, choice::MASK, address);
         }
-        choice[choice::BIAS_COUNT as usize] = count;
         Ok(choice)
     }
 
@@ -79,4 +69,10 @@ impl Edits {
         let biases = self.biases.as_ref().map(|biases| biases.reads("biases"));
         biases.into_iter().chain(self.mask.as_ref().map(|mask| mask.reads("mask of allowed ids")))
     }
+}
+
+/// Puts 64 bits into a choice.
+fn put_long(choice: &mut Choice, word: u32, value: u64) {
+    choice[word as usize] = value as u32;
+    choice[word as usize + 1] = (value >> 32) as u32;
 }
