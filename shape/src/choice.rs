@@ -64,7 +64,7 @@ pub const BIAS_COUNT: u32 = 13;
 /// The address of the biases, 64 bits: of 64 bits each, an id in the lower half and a float in the upper one. No two have
 /// the same id.
 pub const BIASES: u32 = 14;
-/// The address of the mask, 64 bits: a bit for each id that is allowed, the least id in the lowest bit of the first word.
+/// The address of the mask, 64 bits, whose words are those of [`mask`].
 pub const MASK: u32 = 16;
 
 /// The flag of a draw; without it the greatest logit is taken.
@@ -85,6 +85,17 @@ pub const HAS_MASK: u32 = 64;
 pub const TREATS: u32 = PENALISES | HAS_BIASES | HAS_MASK;
 /// The flag of logits that are kept as the model gives them: one of [`TREATS`] beside [`LOGPROB`].
 pub const KEEPS: u32 = 128;
+
+/// The flag of a mask that comes later than the item: a token is chosen once the mask is of its position.
+pub const AWAITS: u32 = 256;
+
+/// The words of a mask of allowed ids.
+pub mod mask {
+    /// The position of the token that it is for, written last, where a choice awaits its mask.
+    pub const POSITION: u32 = 0;
+    /// A bit for each id of the vocabulary, the least id in the lowest bit of the first word: a line behind the position.
+    pub const BITS: u32 = 32;
+}
 
 /// Bins of logits, by how far they are below the greatest; the last has all that are farther.
 pub const BINS: u32 = 512;

@@ -38,6 +38,9 @@ pub const LOGPROBS: u32 = 2 * RING_ENTRIES;
 /// The id of no token, chosen where the greatest logit is infinite or a logit is NaN. Vocabularies end far below it.
 pub const NO_TOKEN: u32 = u32::MAX;
 
+/// The id of no token, "chosen" where the mask of allowed ids is not there yet: the token before runs again.
+pub const AWAITED: u32 = NO_TOKEN - 1;
+
 /// An item's words.
 pub mod item {
     /// The item's number, as its doorbell says it.
@@ -127,8 +130,10 @@ pub mod entry {
 pub mod state {
     use super::{ITEM_WORDS, SLOTS};
 
-    /// Whether an item of the slot is under way.
+    /// Whether an item of the slot is under way: 0, 1, or [`AWAITS`].
     pub const ACTIVE: u32 = 0;
+    /// An item under way that has come to a choice whose mask was not there.
+    pub const AWAITS: u32 = 2;
     /// The number of the slot's last item.
     pub const NUMBER: u32 = SLOTS;
     /// Ids of its prompt and tokens that have run.

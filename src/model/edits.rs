@@ -13,9 +13,12 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Edits {
     /// An id in the lower half, a float in the upper one.
     biases: Option<DeviceBuffer<u64>>,
-    /// A bit for each id of the vocabulary.
+    /// As [`choice::mask`] has it.
     mask: Option<MappedBuffer<u32>>,
 }
+
+/// The position of a mask that is for no token: sequences end before it.
+const NO_POSITION: u32 = u32::MAX;
 
 impl Edits {
     /// Writes a sampling's biases and bans, where its choice has them; gives the choice with their addresses.
@@ -38,25 +41,32 @@ impl Edits {
         if flags & choice::HAS_MASK != 0 {
             if self.mask.is_none() {
                 let _quiet = device.context().quiesce()?;
-                self.mask = Some(MappedBuffer::zeroed(device, vocab.div_ceil(32) as usize)?);
+                self.mask = Some(MappedBuffer::zeroed(device, (choice::mask::BITS + vocab.div_ceil(32)) as usize)?);
             }
-            self.allow(&TokenSet::all(vocab), &sampling.banned);
+            self.allow(&TokenSet::all(vocab), &sampling.banned, NO_POSITION);
             let address = self.mask.as_ref().map_or(0, |mask| mask.as_ptr().address());
             put_long(&mut choice, choice::MASK, address);
         }
         Ok(choice)
     }
 
-    /// Allows other ids to the next item: those of a set that are not banned.
-    pub(crate) fn allow(&self, allowed: &TokenSet, banned: &[u32]) {
+    /// Allows other ids for a position: those of a set that are not banned. No token is being chosen by the mask meanwhile:
+    /// either there is no item, or it awaits this one.
+    pub(crate) fn allow(&self, allowed: &TokenSet, banned: &[u32], position: u32) {
         let words = self.mask.as_ref().map(MappedBuffer::words).unwrap_or_default();
+        let Some((head, words)) = words.split_at_checked(choice::mask::BITS as usize) else { return };
         for (word, bits) in words.iter().zip(allowed.words()) {
             word.store(*bits, Ordering::Relaxed);
         }
         for id in banned {
             if let Some(word) = words.get(*id as usize / 32) {
-                word.fetch_and(!(1 << (id % 32)), Ordering::Relaxed);
+                // The host alone writes it.
+                let bits = word.load(Ordering::Relaxed) & !(1 << (id % 32));
+                word.store(bits, Ordering::Relaxed);
             }
+        }
+        if let Some(word) = head.get(choice::mask::POSITION as usize) {
+            word.store(position, Ordering::Release);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::path::{End, Step};
 use super::sampling::{Constrained, Constraint, Logprobs, Sampler, Sampling, TokenSet};
 use super::session::Session;
-use crate::shape::choice::Choice;
+use crate::shape::choice::{self, Choice};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,12 +78,12 @@ pub struct Generation<'a> {
     running: Running,
 }
 
-/// How an item's tokens are chosen.
+/// How tokens are chosen.
 #[derive(Debug)]
 enum Chooser {
     /// By the device, one behind the other.
     Together,
-    /// Each by an item of its own; so many are left.
+    /// Each when the host has said or chosen what it may be; so many are left.
     ByOne(By, usize),
 }
 
@@ -91,9 +91,23 @@ enum Chooser {
 #[derive(Debug)]
 enum By {
     /// The device, from what a constraint allows.
-    Device(Choice),
+    Device(Masked),
     Host(Sampler),
 }
+
+/// A choice from what a mask allows.
+#[derive(Debug)]
+struct Masked {
+    choice: Choice,
+    /// Whether an item is under way, which awaits the masks of its tokens.
+    is_open: bool,
+    /// Tokens in a row that were the only ones allowed.
+    forced: u32,
+}
+
+/// Tokens in a row that are chosen in the item that is under way though nothing else is allowed. Behind them it ends, and
+/// what must come runs at once with what follows: that costs about two tokens.
+const PATIENCE: u32 = 3;
 
 /// A generation beside its session.
 #[derive(Debug)]
@@ -202,6 +216,8 @@ impl Running {
         let step = self.step(session);
         if step.is_err() {
             self.end = Some(End::Cancelled);
+            // A mask that an item awaits may not come.
+            let _ = session.end_item();
         }
         step.transpose()
     }
@@ -243,9 +259,12 @@ impl Running {
                 self.logprobs = given.map(Logprobs::of_chosen);
                 step
             }
-            Chooser::ByOne(_, 0) => Step::End(End::Length),
+            Chooser::ByOne(_, 0) => {
+                session.end_item()?;
+                Step::End(End::Length)
+            }
             Chooser::ByOne(by, left) => {
-                let (step, logprobs) = choose(session, &self.options, by, self.constraint.as_mut())?;
+                let (step, logprobs) = choose(session, &self.options, by, *left, self.constraint.as_mut())?;
                 *left -= 1;
                 self.logprobs = logprobs;
                 step
@@ -287,32 +306,41 @@ impl Running {
         if is_free {
             return session.begin_generation(most, &self.options.stop_ids, choice);
         }
-        self.chooser = Chooser::ByOne(By::Device(choice), most);
+        let masked = Masked { choice, is_open: false, forced: 0 };
+        self.chooser = Chooser::ByOne(By::Device(masked), most);
         Ok(())
     }
 }
 
-/// The next token, which is appended, by an item of its own. Where only one is allowed it is not run for: it runs with those
-/// that follow.
+/// The next token, which is appended. Where only one is allowed and no item is under way it is not run for: it runs with
+/// those that follow.
 fn choose(
     session: &mut Session,
     options: &GenerateOptions,
     by: &mut By,
+    left: usize,
     mut constraint: Option<&mut Constrained>,
 ) -> Result<(Step, Option<Logprobs>)> {
     let (vocab, position) = (session.model().shape().vocab, session.tokens().len());
     let allowed = constraint.as_mut().map(|constraint| constraint.allowed(vocab, position)).transpose()?;
     let forced = allowed.and_then(TokenSet::only).filter(|_| options.logprobs.is_none());
     let (token, logprobs) = match (forced, by) {
-        (Some(token), _) => {
+        (Some(token), By::Device(Masked { is_open: false, .. }) | By::Host(_)) => {
             session.push(token);
             (token, None)
         }
-        (None, By::Device(choice)) => {
-            let chosen = session.next_among(allowed, &options.sampling.banned, *choice);
-            let (step, logprob) = chosen.map_err(|error| explained(session, &options.sampling, allowed, error))?;
+        (Some(token), By::Device(masked)) if masked.forced == PATIENCE => {
+            session.end_item()?;
+            masked.is_open = false;
+            session.push(token);
+            (token, None)
+        }
+        (_, By::Device(masked)) => {
+            masked.forced = if forced.is_some() { masked.forced + 1 } else { 0 };
+            let step = masked.next(session, options, left, allowed);
+            let step = step.map_err(|error| explained(session, &options.sampling, allowed, error))?;
             let Step::Token(token) = step else { return Ok((step, None)) };
-            (token, logprob.map(Logprobs::of_chosen))
+            (token, session.logprob().map(Logprobs::of_chosen))
         }
         (None, By::Host(sampler)) => {
             let mut logits = session.logits()?;
@@ -327,6 +355,32 @@ fn choose(
         session.truncate(position);
     }
     accepted.map(|()| (Step::Token(token), logprobs))
+}
+
+impl Masked {
+    /// The next token, one of those allowed.
+    fn next(
+        &mut self,
+        session: &mut Session,
+        options: &GenerateOptions,
+        left: usize,
+        allowed: Option<&TokenSet>,
+    ) -> Result<Step> {
+        let awaits = session.awaits_masks();
+        if !self.is_open {
+            session.end_item()?;
+        }
+        if let Some(allowed) = allowed {
+            session.allow(allowed, &options.sampling.banned);
+        }
+        if !self.is_open {
+            let mut choice = self.choice;
+            choice[choice::FLAGS as usize] |= if awaits { choice::AWAITS } else { 0 };
+            session.begin_generation(if awaits { left } else { 1 }, &options.stop_ids, choice)?;
+            self.is_open = awaits;
+        }
+        session.next_step()
+    }
 }
 
 /// The error of a choice. The device does not say whether logits were no numbers or the mask has left none: the host looks.

@@ -74,6 +74,11 @@ pub(crate) trait Path: Send {
     /// Takes note that no part of a prompt follows for now.
     fn rest(&mut self) {}
 
+    /// Whether an item may begin before the mask of its next token is there, as its choice then says.
+    fn awaits_masks(&self) -> bool {
+        false
+    }
+
     /// Ends the item early, if there is one. The path may have run more tokens than it has yielded. After an error it
     /// may be called again.
     fn stop(&mut self) -> Result<()>;

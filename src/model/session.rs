@@ -348,24 +348,14 @@ impl Session {
         self.sequence.edits.prepare(&self.model.inner, sampling, choice)
     }
 
-    /// Generates the next token by a choice of its own, which has a mask: from ids that are `allowed` and not banned.
-    pub(super) fn next_among(
-        &mut self,
-        allowed: Option<&TokenSet>,
-        banned: &[u32],
-        choice: Choice,
-    ) -> Result<(Step, Option<f32>)> {
-        self.end_item()?;
-        if let Some(allowed) = allowed {
-            self.sequence.edits.allow(allowed, banned);
-        }
-        self.begin_generation(1, &[], choice)?;
-        let step = self.next_step()?;
-        let logprob = self.logprob();
-        if let Step::Token(_) = step {
-            self.next_step()?; // the item's end
-        }
-        Ok((step, logprob))
+    /// Whether tokens that a mask is for are chosen in an item that goes on; else each has one of its own.
+    pub(super) fn awaits_masks(&self) -> bool {
+        self.path.awaits_masks()
+    }
+
+    /// Says what the next token may be: ids that are `allowed` and not banned, for a choice that has a mask.
+    pub(super) fn allow(&mut self, allowed: &TokenSet, banned: &[u32]) {
+        self.sequence.edits.allow(allowed, banned, self.tokens.len() as u32);
     }
 
     /// Begins to generate at most `max_new` tokens, for which there is room, chosen by the device.

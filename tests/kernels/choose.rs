@@ -34,7 +34,8 @@ impl<'a> Scene<'a> {
         let mask = (0..self.vocab.div_ceil(32))
             .map(|index| (0..32).filter(|bit| mask.contains(32 * index + bit)).map(|bit| 1u32 << bit).sum::<u32>());
         let pairs = logit_bias.iter().map(|(id, bias)| u64::from(bias.to_bits()) << 32 | u64::from(*id));
-        let mask: DeviceBuffer<u32> = self.gpu.input(&mask.collect::<Vec<u32>>());
+        let before = [0xaaaa_aaaa; choice::mask::BITS as usize];
+        let mask: DeviceBuffer<u32> = self.gpu.input(&before.into_iter().chain(mask).collect::<Vec<u32>>());
         let biases: DeviceBuffer<u64> = self.gpu.input(&pairs.collect::<Vec<u64>>());
         words[choice::BIAS_COUNT as usize] = logit_bias.len() as u32;
         for (word, address) in [(choice::BIASES, biases.as_ptr().address()), (choice::MASK, mask.as_ptr().address())] {

@@ -7,6 +7,7 @@ use crate::random::Random;
 use crate::ring::{
     long_rows, long_rows_of, long_rows_with_outliers, open, rings, tiny, two_long_rows, whole, with_outliers,
 };
+use crate::rules::{BANNED, Few};
 use crate::storm::Call;
 use crate::synth_model::Mix;
 use kiln::Model;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 struct Work {
     ids: Vec<u32>,
     options: GenerateOptions,
+    rules: Option<Few>,
 }
 
 /// What it answers: tokens, the bits of their log-probabilities where they are wanted, and those of the logits at its end.
@@ -34,19 +36,24 @@ impl Work {
         let ids = (0..1 + random.below(longest)).map(|_| random.below(2048)).collect();
         let options = GenerateOptions::new(1 + random.below(longest) as usize);
         let drawn = Sampling::GREEDY.with_temperature(0.8).with_seed(random.next());
-        let sampling = match random.below(5) {
+        let sampling = match random.below(6) {
             0 | 1 => Sampling::GREEDY,
             2 => drawn,
             3 => drawn.with_top_k(20).with_top_p(0.9),
+            4 => drawn.with_banned(BANNED).with_logit_bias([(9, 3.0), (300, -2.0), (640, 5.0)]),
             _ => drawn.with_min_p(0.02).with_penalties(1.2, 0.1, 0.1),
         };
         let logprobs = (random.below(2) == 0).then_some(0);
-        Work { ids, options: options.with_sampling(sampling).with_logprobs(logprobs) }
+        let rules = (random.below(3) == 0).then(|| Few(random.fork()));
+        Work { ids, options: options.with_sampling(sampling).with_logprobs(logprobs), rules }
     }
 
     fn run(&self, session: &mut Session) -> Answer {
         session.append(&self.ids).expect("they fit");
         let mut generation = session.generate(self.options.clone());
+        if let Some(rules) = &self.rules {
+            generation = generation.with_constraint(rules.clone());
+        }
         let (mut tokens, mut logprobs) = (Vec::new(), Vec::new());
         while let Some(token) = generation.next() {
             tokens.push(token.expect("a token"));
@@ -117,9 +124,9 @@ fn longer_items_have_them_under_every_schedule() {
         let model = open(tiny(), None, config(seed, schedule, blocks));
         let works: Vec<Work> = (0..sessions)
             .map(|_| {
-                let Work { ids, options } = Work::random(&mut random, 4);
+                let Work { ids, options, rules } = Work::random(&mut random, 4);
                 let before = (0..32).map(|_| random.below(2048));
-                Work { ids: before.chain(ids).collect(), options }
+                Work { ids: before.chain(ids).collect(), options, rules }
             })
             .collect();
         together(&model, &stream, blocks, &works);
@@ -137,8 +144,8 @@ fn items_over_an_f32_cache_have_them_behind_several_units() {
         let model = open(tiny(), None, config(seed, schedule, blocks));
         let works: Vec<Work> = (0..3)
             .map(|_| {
-                let Work { options, .. } = Work::random(&mut random, 4);
-                Work { ids: (0..KV_CHUNK + 4).map(|_| random.below(2048)).collect(), options }
+                let ids = (0..KV_CHUNK + 4).map(|_| random.below(2048)).collect();
+                Work { ids, ..Work::random(&mut random, 4) }
             })
             .collect();
         together_over(KvType::F32, &model, &stream, blocks, &works);
@@ -330,7 +337,7 @@ fn storm(model: &Model, stream: &Model, mut random: Random, steps: usize) {
     for step in 0..steps {
         let ids: Vec<u32> = (0..1 + random.below(4)).map(|_| random.below(2048)).collect();
         let (choice, count, len) = (random.below(8), 1 + random.below(4) as usize, random.below(12) as usize);
-        let options = Work::random(&mut random, 5).options;
+        let Work { options, rules, .. } = Work::random(&mut random, 5);
         if pair[0].tokens().len() > 60 {
             pair.iter_mut().for_each(|session| session.truncate(len));
         }
@@ -343,7 +350,10 @@ fn storm(model: &Model, stream: &Model, mut random: Random, steps: usize) {
             3 => Call::Fork,
             4 => Call::Drop(count),
             5 => Call::Cancel(count + 1),
-            _ => Call::Generate(options),
+            _ => match rules {
+                Some(rules) => Call::Constrained(options, rules, count),
+                None => Call::Generate(options),
+            },
         };
         let results = pair.each_mut().map(|session| call.on(session));
         assert_eq!(results[0], results[1], "step {step}, {call:?}");

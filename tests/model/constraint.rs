@@ -1,6 +1,7 @@
 //! Tokens that a constraint allows, on the demo model.
 
 use crate::random::Random;
+use crate::rules::{BANNED, Few};
 use crate::text::model;
 use kiln::model::{Constraint, End, GenerateOptions, Numerics, PathChoice, Sampling, SessionOptions, TokenSet};
 use kiln::text::Special;
@@ -70,29 +71,6 @@ fn only_what_is_allowed_is_chosen_and_what_must_come_is_not_run_for() {
     assert!([7, 300].contains(&run(&mut session(), drawn)[2]));
 }
 
-/// Allows a few ids at each position, by chance, of which one at least is not banned: now and then only that.
-#[derive(Debug, Clone)]
-struct Few(Random);
-
-/// Banned ids.
-const BANNED: [u32; 3] = [5, 6, 7];
-
-impl Constraint for Few {
-    fn restrict(&mut self, allowed: &mut TokenSet) -> kiln::Result<()> {
-        let Few(random) = self;
-        let some = 8 + random.below(allowed.vocab() - 8);
-        let count = [0, 1, 40][random.below(3) as usize];
-        let kept: Vec<u32> = (0..count).map(|_| random.below(allowed.vocab())).chain([some]).chain(BANNED).collect();
-        let kept = if count == 0 { &[some][..] } else { &kept };
-        (0..allowed.vocab()).filter(|id| !kept.contains(id)).for_each(|id| allowed.remove(id));
-        Ok(())
-    }
-
-    fn accept(&mut self, _: u32) -> kiln::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn devices_choose_from_what_is_allowed_as_the_host_does() {
     let (model, tokenizer) = model();
@@ -106,7 +84,7 @@ fn devices_choose_from_what_is_allowed_as_the_host_does() {
             let options = SessionOptions::default().with_path(path).with_capacity(128).with_numerics(numerics);
             let mut session = model.session(options).expect("a session");
             session.append(&prompt).expect("it fits");
-            let options = GenerateOptions::new(5).with_sampling(sampling.clone()).with_logprobs(logprobs);
+            let options = GenerateOptions::new(8).with_sampling(sampling.clone()).with_logprobs(logprobs);
             let mut generation = session.generate(options).with_constraint(rules.clone());
             let mut made = Vec::new();
             while let Some(token) = generation.next() {

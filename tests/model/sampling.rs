@@ -170,17 +170,23 @@ fn draws_do_not_depend_on_the_grid_or_the_schedule() {
 #[ignore = "longer; .ci/run runs it"]
 fn items_beside_each_other_are_drawn_each_in_its_way() {
     let model = model();
-    let options = ways().map(|sampling| GenerateOptions::new(4).with_sampling(sampling));
-    let expected = options.each_ref().map(|options| by_host(&model, common::exact(), options));
-    let mut sessions = options.each_ref().map(|_| session(&model, PathChoice::Persistent));
-    let mut running: Vec<_> = sessions.iter_mut().zip(options).map(|(session, way)| session.generate(way)).collect();
-    let mut found = vec![Vec::new(); running.len()];
-    for _ in 0..4 {
-        for (generation, tokens) in running.iter_mut().zip(&mut found) {
-            tokens.push(generation.next().expect("a token").expect("no fault"));
+    for numerics in [common::exact(), SessionOptions::default()] {
+        // In turns, or in columns of their own.
+        let options = ways().map(|sampling| GenerateOptions::new(4).with_sampling(sampling));
+        let expected = options.each_ref().map(|options| by_host(&model, numerics, options));
+        let wish = numerics.with_path(PathChoice::Persistent).with_capacity(140);
+        let mut sessions = options.each_ref().map(|_| model.session(wish).expect("a session"));
+        sessions.iter_mut().for_each(|session| session.append(PROMPT).expect("they fit"));
+        let mut running: Vec<_> =
+            sessions.iter_mut().zip(options).map(|(session, way)| session.generate(way)).collect();
+        let mut found = vec![Vec::new(); running.len()];
+        for _ in 0..4 {
+            for (generation, tokens) in running.iter_mut().zip(&mut found) {
+                tokens.push(generation.next().expect("a token").expect("no fault"));
+            }
         }
+        assert_eq!(found, expected, "{numerics:?}");
     }
-    assert_eq!(found, expected);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What storms of calls do to a session, the same on every path.
 
+use crate::rules::Few;
 use kiln::model::{GenerateOptions, Session};
 
 /// A call, or a few that belong together.
@@ -15,6 +16,8 @@ pub(crate) enum Call {
     /// An answer of up to so many tokens that is cancelled behind the first.
     Cancel(usize),
     Generate(GenerateOptions),
+    /// So many tokens of an answer under rules, which is dropped then.
+    Constrained(GenerateOptions, Few, usize),
 }
 
 impl Call {
@@ -40,6 +43,9 @@ impl Call {
                 first.transpose().map(|token| token.into_iter().collect())
             }
             Call::Generate(options) => session.generate(options.clone()).collect(),
+            Call::Constrained(options, rules, count) => {
+                session.generate(options.clone()).with_constraint(rules.clone()).take(*count).collect()
+            }
         };
         made.map_err(|error| error.to_string())
     }

@@ -61,7 +61,7 @@ impl Kernel for Choose {
             |b| {
                 chain.clear(b);
                 let length = length(b);
-                chain.greatest(b, History { tokens, length }, share);
+                chain.greatest(b, History { tokens, length }, share, None);
             },
             |b| {
                 let most = chain.most(b);

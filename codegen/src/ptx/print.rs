@@ -117,7 +117,7 @@ fn kernel(out: &mut String, function: &Function, verified: &Verified, files: &mu
         line(out, format_args!("{indent}// dynamic shared memory: {} bytes", function.dynamic_shared));
     }
     let mut printer = Printer { out, names: &names, verified, files, style, labels: 0, at: None };
-    printer.nodes(&function.body);
+    printer.nodes(&function.body, None);
     line(out, format_args!("{indent}ret;\n}}"));
 }
 
@@ -147,22 +147,27 @@ impl Printer<'_> {
         line(self.out, format_args!("{}:", self.names.label(label)));
     }
 
-    fn nodes(&mut self, nodes: &[Node]) {
-        for node in nodes {
+    /// Nodes that end where a label stands, if one does: conditions at their end share it.
+    fn nodes(&mut self, nodes: &[Node], behind: Option<u32>) {
+        for (index, node) in nodes.iter().enumerate() {
             match node {
                 Node::Inst(inst) => self.inst(inst),
                 Node::If { cond, then, otherwise, source } => {
                     self.location(source);
-                    let skip = self.label();
-                    self.branch("!", *cond, skip);
-                    self.nodes(then);
+                    let shared = behind.filter(|_| index + 1 == nodes.len());
+                    let end = shared.unwrap_or_else(|| self.label());
                     if otherwise.is_empty() {
-                        self.place(skip);
+                        self.branch("!", *cond, end);
+                        self.nodes(then, Some(end));
                     } else {
-                        let end = self.label();
+                        let skip = self.label();
+                        self.branch("!", *cond, skip);
+                        self.nodes(then, None);
                         self.code(format_args!("bra {};", self.names.label(end)));
                         self.place(skip);
-                        self.nodes(otherwise);
+                        self.nodes(otherwise, Some(end));
+                    }
+                    if shared.is_none() {
                         self.place(end);
                     }
                 }
@@ -175,7 +180,7 @@ impl Printer<'_> {
                     if let (Some(work), Text::Full) = (work, self.style) {
                         self.code(format_args!("// each iteration of a warp: {work}"));
                     }
-                    self.nodes(body);
+                    self.nodes(body, None);
                     self.location(source);
                     self.branch("", *again, top);
                 }
@@ -197,7 +202,7 @@ impl Printer<'_> {
                 self.code(format_args!("{{ .reg .pred {role}; setp.ge.u32 {role}, {warp}, {below};"));
                 self.code(format_args!("@{role} bra.uni {label}; }}"));
             }
-            self.nodes(body);
+            self.nodes(body, None);
             if index + 1 < roles.len() {
                 self.code(format_args!("bra.uni {};", self.names.label(end)));
             }

@@ -451,6 +451,10 @@ impl Path for PersistentPath {
         }
     }
 
+    fn awaits_masks(&self) -> bool {
+        true
+    }
+
     /// The decoder does not look out for another batch.
     fn rest(&mut self) {
         if let Some(batches) = &mut self.batches {

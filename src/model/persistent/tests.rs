@@ -3,10 +3,11 @@
 use super::{Decoder, Key, Launched, PersistentPath};
 use crate::driver::{Device, Driver, Resident, Wish};
 use crate::model::path::{Item, Path};
+use crate::model::sampling::{Sampling, TokenSet};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
 use crate::model::{KvType, ModelFile, Numerics};
-use crate::shape::choice::PLAIN;
+use crate::shape::choice::{self, PLAIN};
 use crate::shape::mailbox::{self, entry};
 use crate::{Error, Model};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
@@ -475,6 +476,38 @@ fn the_cache_grows_in_the_middle_of_an_item() {
     for token in made {
         assert_eq!(path.next(&scene.model.inner, sequence).expect("a token"), super::Step::Token(token));
     }
+}
+
+/// The pass that has come to a choice without a mask is followed by one more at most, and by others once the mask is there.
+#[test]
+fn an_item_that_awaits_its_mask_runs_no_passes_meanwhile() {
+    let mut scene = Scene::new(12, 64);
+    let expected = scene.run(PROMPT, 2);
+    let (vocab, length) = (scene.model.shape().vocab, PROMPT.len() as u32);
+    let ran = |scene: &Scene| scene.decoder.post.tokens();
+    let before = ran(&scene);
+    let mut choice = PLAIN;
+    choice[choice::FLAGS as usize] = choice::HAS_MASK | choice::AWAITS;
+    let User { path, sequence } = &mut scene.users[0];
+    let choice = sequence.edits.prepare(&scene.model.inner, &Sampling::GREEDY, choice).expect("a mask");
+    let item = Item { ids: PROMPT, position: 0, max_new: 2, stop_ids: &[], choice };
+    path.begin(&scene.model.inner, sequence, &item).expect("it begins");
+    let begun = Instant::now();
+    let mut last = (ran(&scene), Instant::now());
+    while last.1.elapsed() < Duration::from_millis(500) || last.0 < before + length {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} tokens ran of {length}", last.0 - before);
+        std::thread::sleep(Duration::from_millis(10));
+        let now = ran(&scene);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+    }
+    assert!((length..=length + 1).contains(&(last.0 - before)), "{} tokens ran of {length}", last.0 - before);
+    for (token, position) in expected.into_iter().zip(length..) {
+        scene.users[0].sequence.edits.allow(&TokenSet::all(vocab), &[], position);
+        assert_eq!(scene.next(0), (entry::TOKEN, token));
+    }
+    assert_eq!(scene.drain(0).1.0, entry::LENGTH);
 }
 
 #[cfg(feature = "trace")]

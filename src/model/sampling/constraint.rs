@@ -25,8 +25,9 @@ use std::fmt::Debug;
 /// }
 /// ```
 pub trait Constraint: Debug + Send {
-    /// Removes from `allowed`, which has the whole vocabulary, what may not come next. Where one id is left, the model is
-    /// not asked.
+    /// Removes from `allowed`, which has the whole vocabulary, what may not come next. Where one id is left, the model need
+    /// not be asked. On the persistent path the model is at work meanwhile: time that this takes counts where it is more
+    /// than a token's.
     ///
     /// # Errors
     /// Its own; the generation ends with it.

@@ -25,6 +25,7 @@ use super::math;
 use crate::ptx::{Builder, F32, Global, LoadKind, Operand, Pred, Shared, Size, U32, U64, Val};
 use kiln_shape::choice::memory::{DRAWN, GIVEN, TREATED};
 use kiln_shape::choice::{self, MASS_OF_ONE, memory};
+use kiln_shape::mailbox::AWAITED;
 pub(crate) use treat::History;
 pub(crate) use window::Window;
 
@@ -191,15 +192,21 @@ impl Choose {
 
     /// Changes the block's logits, and stores the greatest of them among those of the grid; before that, if logits are
     /// kept, the greatest as the model gives them. Barriers stand inside: before the logits are read, and behind their last
-    /// change.
+    /// change. Where the mask is `late` a NaN stands for the greatest, which comes through every block's merge.
     #[track_caller]
-    pub(crate) fn greatest(&self, b: &mut Builder, history: History, share: Share) {
+    pub(crate) fn greatest(&self, b: &mut Builder, history: History, share: Share, late: Option<Val<Pred>>) {
         let first = self.first_stage(b);
         b.for_range(first, DRAWN, 1, |b, stage| {
             let treats = b.setp_eq(stage, TREATED);
             b.bar_sync(); // the block's logits are written, and nobody reads the bests of warps any more
             b.if_else(treats, |b| self.treat(b, history, share), |b| self.keep(b, share));
             let best = argmax::of_block(b, self.scratch, share.logits, share.first, share.end, LoadKind::Ordinary);
+            if let Some(late) = late {
+                b.if_(late, |b| {
+                    b.set(best.value, f32::NAN);
+                    b.set(best.index, AWAITED);
+                });
+            }
             self.store(b, &best, stage);
         });
     }

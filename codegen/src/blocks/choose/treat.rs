@@ -50,13 +50,38 @@ impl Choose {
         });
     }
 
+    /// Whether the mask that a choice awaits is not there: not that of the token behind `history`. The same in the whole
+    /// block, where one thread looks; other blocks may have looked at another time. Barriers stand inside.
+    #[track_caller]
+    pub(crate) fn is_late(&self, b: &mut Builder, history: History) -> Val<Pred> {
+        let late = b.var::<U32>(0);
+        let awaits = self.has(b, choice::AWAITS);
+        b.if_(awaits, |b| {
+            let tid = b.tid();
+            let first = b.setp_eq(tid, 0);
+            let position = b.var::<U32>(0);
+            b.if_(first, |b| {
+                let mask = self.long(b, choice::MASK);
+                let at = b.global_ptr::<U32>(mask).at(choice::mask::POSITION);
+                let word = b.ld_sync(at, LoadOrder::Acquire, Scope::Sys);
+                b.set(position, word);
+            });
+            b.bar_sync(); // nobody reads what was said before any more
+            let position = b.get(position);
+            let position = b.broadcast(self.room.said, position);
+            let other = b.setp_ne(position, history.length);
+            b.if_(other, |b| b.set(late, 1));
+        });
+        b.setp_ne(late, 0)
+    }
+
     /// Gives -inf to what is not allowed. A NaN or +inf stays: with such logits no token is chosen at all.
     fn mask(&self, b: &mut Builder, share: Share) {
         let mask = self.long(b, choice::MASK);
-        let mask = b.global_ptr::<U32>(mask);
+        let bits = b.global_ptr::<U32>(mask).at(choice::mask::BITS);
         self.each_logit(b, share, |b, id, at| {
             let (index, bit) = (b.shr::<U32>(id, 5), b.and::<U32>(id, 31));
-            let word = b.index(mask, index);
+            let word = b.index(bits, index);
             let word = b.ld_sync(word, LoadOrder::Relaxed, Scope::Sys); // in the host's memory
             let bit = b.shr::<U32>(word, bit);
             let bit = b.and::<U32>(bit, 1);

@@ -9,7 +9,7 @@ use crate::ptx::{Builder, F32, LoadKind, Scope, Shared, StoreOrder, U32, Val, Va
 use kiln_shape::choice;
 use kiln_shape::choice::memory::{DRAWN, TREATED};
 use kiln_shape::mailbox::command::COLUMNS;
-use kiln_shape::mailbox::item;
+use kiln_shape::mailbox::{AWAITED, item};
 
 /// What every block has found of the columns' draws, in its shared memory.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,9 @@ impl Decoder<'_> {
         let (tokens, position) = (self.columns.pointer(b, column, item::HISTORY), self.columns.position(b, column));
         let length = b.add(position, 1);
         let logits = self.columns.pointer(b, column, item::LOGITS);
-        chain.greatest(b, History { tokens, length }, Share { logits, first, end });
+        let history = History { tokens, length };
+        let late = chain.is_late(b, history);
+        chain.greatest(b, history, Share { logits, first, end }, Some(late));
     }
 
     /// Draws the token behind each column's, where it is chosen so and can be. Between two steps of it the blocks wait for each
@@ -189,6 +191,7 @@ impl Decoder<'_> {
     }
 
     /// A column's token of the blocks' best, for the first warp: of the draws, where there were some, else of the logits.
+    /// [`AWAITED`] if the mask was late for some block: all of them merge the same words.
     pub(super) fn token_of_all(&self, b: &mut Builder, column: Val<U32>) -> Val<U32> {
         let best = Best::none(b);
         let was = b.index(self.drawn.was, column);
@@ -202,6 +205,7 @@ impl Decoder<'_> {
         });
         let (chain, stage) = (self.chain(b, column), b.selp::<U32>(DRAWN, TREATED, was));
         chain.merge(b, &best, stage);
-        best.token(b)
+        let (token, awaited) = (best.token(b), b.setp_eq::<U32>(best.index, AWAITED));
+        b.selp::<U32>(AWAITED, token, awaited)
     }
 }

@@ -7,6 +7,7 @@
 use super::column::word;
 use super::{Decoder, Pass};
 use crate::ptx::{Builder, Compare, LoadKind, LoadOrder, Operand, Pred, Scope, StoreOrder, U32, U64, Val, Var};
+use kiln_shape::choice;
 use kiln_shape::mailbox::{self, SLOTS, command, entry, item, report, state};
 
 /// Slots of a lane.
@@ -281,7 +282,19 @@ impl Decoder<'_> {
         b.bar_warp_sync(); // what has ended is in shared memory
     }
 
-    /// How far a slot of a lane is behind `last`, if it has an item and room in its ring, or `NONE`.
+    /// Whether the mask for the next token of a slot's item is not there.
+    fn awaits_mask(&self, b: &mut Builder, slot: Val<U32>) -> Val<Pred> {
+        let item = b.byte_index(self.state.at(state::ITEMS), slot, 4 * mailbox::ITEM_WORDS);
+        let mask = b.ld(item.at(item::CHOICE + choice::MASK).cast::<U64>(), LoadKind::Ordinary);
+        let at = b.global_ptr::<U32>(mask).at(choice::mask::POSITION);
+        let found = b.ld_sync(at, LoadOrder::Relaxed, Scope::Sys);
+        let (first, step) = (b.ld(item.at(item::POSITION), LoadKind::Ordinary), self.kept(b, state::STEP, slot));
+        let next = b.add::<U32>(first, step);
+        let next = b.add::<U32>(next, 1);
+        b.setp_ne(found, next)
+    }
+
+    /// How far a slot of a lane is behind `last`, if it has an item, no mask to wait for, and room in its ring, or `NONE`.
     fn distance(
         &self,
         b: &mut Builder,
@@ -293,6 +306,11 @@ impl Decoder<'_> {
         let active = self.kept(b, state::ACTIVE, slot);
         let emitted = self.kept(b, state::EMITTED, slot);
         let runs = b.var(active);
+        let awaits = b.setp_eq(active, state::AWAITS);
+        b.if_(awaits, |b| {
+            let is_late = self.awaits_mask(b, slot);
+            b.if_(is_late, |b| b.set(runs, 0));
+        });
         // A token and the item's end must fit.
         let needed = b.var::<U32>(2);
         if running.is_some() {

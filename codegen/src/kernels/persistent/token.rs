@@ -11,7 +11,7 @@ use crate::blocks::tensor::Tensor;
 use crate::kernels::phase::{Operands, Phase};
 use crate::kernels::products::AnyOperands;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Scope, Size, StoreOrder, U32, Val};
-use kiln_shape::mailbox::{command, entry, item, report, state, trace};
+use kiln_shape::mailbox::{AWAITED, command, entry, item, report, state, trace};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{Numerics, TensorRole};
 
@@ -234,12 +234,19 @@ impl Decoder<'_> {
                 let chosen = b.ld(at, LoadKind::Ordinary);
                 b.set(token, chosen);
             });
-            let token = b.get(token);
+            // Where no mask is there yet the token runs again.
+            let awaits = b.setp_eq::<U32>(token, AWAITED);
+            let awaits = b.and_pred(awaits, chooses);
+            let (same, is_there) = (columns.get(b, word::TOKEN, lane), b.not_pred(awaits));
+            let token = b.selp::<U32>(same, token, awaits);
+            let chooses = b.and_pred(chooses, is_there);
             let (slot, step) = (columns.get(b, word::SLOT, lane), columns.get(b, word::STEP, lane));
             let (made, one) = (columns.get(b, word::MADE, lane), b.selp::<U32>(1, 0, chooses));
-            let (step, made) = (b.add::<U32>(step, 1), b.add::<U32>(made, one));
-            let ran = Ran { column: lane, slot, position, step, token, made, chooses };
+            let goes_on = b.selp::<U32>(0, 1, awaits);
+            let (step, made) = (b.add::<U32>(step, goes_on), b.add::<U32>(made, one));
+            let ran = Ran { column: lane, slot, position, step, token, made, chooses, awaits };
             let end = self.ends(b, &ran);
+            let end = b.selp::<U32>(0, end, awaits);
             b.if_(self.leads, |b| self.tell(b, pass, &ran, end));
             for (word, value) in [(word::STEP, step), (word::TOKEN, token), (word::MADE, made), (word::END, end)] {
                 columns.set(b, word, lane, value);
@@ -291,6 +298,8 @@ impl Decoder<'_> {
         for (word, value) in [(state::STEP, ran.step), (state::TOKEN, token), (state::MADE, ran.made)] {
             b.st(kept.at(word), value);
         }
+        let active = b.selp::<U32>(state::AWAITS, 1, ran.awaits);
+        b.st(kept.at(state::ACTIVE), active);
         let known = b.setp_lt::<U32>(token, self.vocab);
         let gives = b.and_pred(ran.chooses, known);
         b.if_(gives, |b| {
@@ -335,4 +344,6 @@ struct Ran {
     made: Val<U32>,
     /// Whether the token behind it was chosen.
     chooses: Val<Pred>,
+    /// Whether it would have been, with a mask that is not there yet.
+    awaits: Val<Pred>,
 }
