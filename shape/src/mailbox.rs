@@ -89,7 +89,7 @@ pub mod item {
 pub mod report {
     /// The number of the last launch that has left.
     pub const LEFT: u32 = 0;
-    /// Tokens run, counted without end.
+    /// Tokens run, those again whose masks were late, counted without end.
     pub const PROGRESS: u32 = 32;
     /// Non-zero: a block has waited for longer than the limit, and every block leaves. One more than the block's number.
     pub const STALLED: u32 = 64;
@@ -130,10 +130,10 @@ pub mod entry {
 pub mod state {
     use super::{ITEM_WORDS, SLOTS};
 
-    /// Whether an item of the slot is under way: 0, 1, or [`AWAITS`].
+    /// Whether an item of the slot is under way: 0, 1, or [`AWAITS_MASK`].
     pub const ACTIVE: u32 = 0;
     /// An item under way that has come to a choice whose mask was not there.
-    pub const AWAITS: u32 = 2;
+    pub const AWAITS_MASK: u32 = 2;
     /// The number of the slot's last item.
     pub const NUMBER: u32 = SLOTS;
     /// Ids of its prompt and tokens that have run.
@@ -148,7 +148,7 @@ pub mod state {
     pub const LAST: u32 = 6 * SLOTS;
     /// Records of the trace that every block has written so far, in a kernel that traces.
     pub const EVENTS: u32 = LAST + 1;
-    /// Tokens run, counted without end.
+    /// Tokens run, as [`super::report::PROGRESS`] has them.
     pub const PROGRESS: u32 = LAST + 2;
     /// The slot whose item was taken last.
     pub const TAKEN: u32 = LAST + 3;

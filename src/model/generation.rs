@@ -83,7 +83,7 @@ pub struct Generation<'a> {
 enum Chooser {
     /// By the device, one behind the other.
     Together,
-    /// Each when the host has said or chosen what it may be; so many are left.
+    /// One by one, since the host has a say in each; so many are left.
     ByOne(By, usize),
 }
 
@@ -216,8 +216,10 @@ impl Running {
         let step = self.step(session);
         if step.is_err() {
             self.end = Some(End::Cancelled);
-            // A mask that an item awaits may not come.
-            let _ = session.end_item();
+            if matches!(&self.chooser, Chooser::ByOne(By::Device(Masked { is_open: true, .. }), _)) {
+                // The mask that the item awaits does not come.
+                let _ = session.end_item();
+            }
         }
         step.transpose()
     }
@@ -302,7 +304,7 @@ impl Running {
             self.chooser = Chooser::ByOne(By::Host(Sampler::new(sampling.clone(), vocab)?), most);
             return Ok(());
         };
-        let choice = session.prepare_choice(sampling, choice)?;
+        let choice = session.prepare_choice(sampling, !is_free, choice)?;
         if is_free {
             return session.begin_generation(most, &self.options.stop_ids, choice);
         }
@@ -322,7 +324,8 @@ fn choose(
     mut constraint: Option<&mut Constrained>,
 ) -> Result<(Step, Option<Logprobs>)> {
     let (vocab, position) = (session.model().shape().vocab, session.tokens().len());
-    let allowed = constraint.as_mut().map(|constraint| constraint.allowed(vocab, position)).transpose()?;
+    let banned = &options.sampling.banned;
+    let allowed = constraint.as_mut().map(|constraint| constraint.allowed(vocab, banned, position)).transpose()?;
     let forced = allowed.and_then(TokenSet::only).filter(|_| options.logprobs.is_none());
     let (token, logprobs) = match (forced, by) {
         (Some(token), By::Device(Masked { is_open: false, .. }) | By::Host(_)) => {
@@ -337,10 +340,18 @@ fn choose(
         }
         (_, By::Device(masked)) => {
             masked.forced = if forced.is_some() { masked.forced + 1 } else { 0 };
-            let step = masked.next(session, options, left, allowed);
-            let step = step.map_err(|error| explained(session, &options.sampling, allowed, error))?;
-            let Step::Token(token) = step else { return Ok((step, None)) };
-            (token, session.logprob().map(Logprobs::of_chosen))
+            match (masked.next(session, options, left, allowed), forced) {
+                // Elsewhere the model is not asked either.
+                (Err(Error::LogitsNotFinite { .. }), Some(token)) => {
+                    session.end_item()?;
+                    masked.is_open = false;
+                    session.push(token);
+                    (token, None)
+                }
+                (Err(error), _) => return Err(explained(session, &options.sampling, allowed, error)),
+                (Ok(Step::Token(token)), _) => (token, session.logprob().map(Logprobs::of_chosen)),
+                (Ok(step), _) => return Ok((step, None)),
+            }
         }
         (None, By::Host(sampler)) => {
             let mut logits = session.logits()?;
@@ -371,7 +382,7 @@ impl Masked {
             session.end_item()?;
         }
         if let Some(allowed) = allowed {
-            session.allow(allowed, &options.sampling.banned);
+            session.allow(allowed);
         }
         if !self.is_open {
             let mut choice = self.choice;

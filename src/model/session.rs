@@ -343,19 +343,19 @@ impl Session {
 
     /// Has what the device changes logits by for a choice of tokens, where it is not in the choice's words; gives them with
     /// where it is.
-    pub(super) fn prepare_choice(&mut self, sampling: &Sampling, choice: Choice) -> Result<Choice> {
+    pub(super) fn prepare_choice(&mut self, sampling: &Sampling, constrained: bool, choice: Choice) -> Result<Choice> {
         self.end_item()?;
-        self.sequence.edits.prepare(&self.model.inner, sampling, choice)
+        self.sequence.edits.prepare(&self.model.inner, sampling, constrained, choice)
     }
 
-    /// Whether tokens that a mask is for are chosen in an item that goes on; else each has one of its own.
+    /// Whether an item may begin before the mask of its next token is there; else a token with a mask is an item of its own.
     pub(super) fn awaits_masks(&self) -> bool {
         self.path.awaits_masks()
     }
 
-    /// Says what the next token may be: ids that are `allowed` and not banned, for a choice that has a mask.
-    pub(super) fn allow(&mut self, allowed: &TokenSet, banned: &[u32]) {
-        self.sequence.edits.allow(allowed, banned, self.tokens.len() as u32);
+    /// Says what the next token may be, for a choice under a constraint.
+    pub(super) fn allow(&mut self, allowed: &TokenSet) {
+        self.sequence.edits.allow(allowed, self.tokens.len() as u32);
     }
 
     /// Begins to generate at most `max_new` tokens, for which there is room, chosen by the device.

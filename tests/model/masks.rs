@@ -143,7 +143,7 @@ fn an_item_that_awaits_its_mask_is_stopped_parked_and_left() {
         drop(tokens);
         drop(beside);
         assert_eq!(opened.tokens()[3..], expected[..2], "{numerics:?}");
-        // A mask of the same position from before counts for nothing.
+        // What rules report in the middle ends it.
         opened.truncate(3);
         let failing = told(lists.clone(), |made| match made {
             2 => Err(Error::NoTokenAllowed { position: 77 }),
@@ -174,6 +174,43 @@ fn what_must_come_does_so_whether_it_is_little_or_much() {
     assert_eq!(found, constrained(&mut other, count, rules()));
     let logits = [&mut opened, &mut other].map(|session| session.logits().expect("logits"));
     assert_eq!(logits[0], logits[1]);
+}
+
+/// A set that rules put in the place of theirs allows nothing beyond itself.
+#[test]
+fn a_set_of_another_size_allows_nothing_beyond_it() {
+    #[derive(Debug)]
+    struct Smaller;
+    impl Constraint for Smaller {
+        fn restrict(&mut self, allowed: &mut TokenSet) -> kiln::Result<()> {
+            *allowed = TokenSet::all(100);
+            Ok(())
+        }
+
+        fn accept(&mut self, _: u32) -> kiln::Result<()> {
+            Ok(())
+        }
+    }
+    let model = model();
+    let mut stream = session(&model, PathChoice::Stream, Numerics::Fast);
+    let expected = constrained(&mut stream, 3, Smaller);
+    assert!(expected.iter().all(|id| *id < 100), "{expected:?}");
+    assert_eq!(constrained(&mut session(&model, PathChoice::Persistent, Numerics::Fast), 3, Smaller), expected);
+}
+
+/// What is banned does not come because nothing else may: the same error on every path.
+#[test]
+fn what_must_come_and_is_banned_is_an_error() {
+    let model = model();
+    for path in [PathChoice::Stream, PathChoice::Persistent] {
+        let mut session = session(&model, path, Numerics::Fast);
+        let sampling = Sampling::GREEDY.with_banned([5]);
+        let options = GenerateOptions::new(4).with_sampling(sampling);
+        let rules = told(vec![vec![7, 300], vec![5, 9], vec![5]], |_| Ok(()));
+        let made: Vec<_> = session.generate(options).with_constraint(rules).collect();
+        assert!(matches!(made[..], [Ok(7 | 300), Ok(9), Err(Error::NoTokenAllowed { position: 5 })]), "{made:?}");
+        assert_eq!(session.tokens().len(), 5, "{path:?}");
+    }
 }
 
 /// Late and early masks under schedules with every check, several in a pass.

@@ -2,7 +2,9 @@
 //! goes on.
 
 use crate::{bake, common};
-use kiln::model::{GenerateOptions, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
+use kiln::model::{
+    Constraint, GenerateOptions, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions, TokenSet,
+};
 use kiln::shape::gguf::GgufWriter;
 use kiln::shape::{GgmlType, Gguf};
 use kiln::{Error, Model};
@@ -117,6 +119,37 @@ fn position(error: Option<Error>) -> usize {
     }
 }
 
+/// Allows odd ids.
+#[derive(Debug)]
+struct Odd;
+
+impl Constraint for Odd {
+    fn restrict(&mut self, allowed: &mut TokenSet) -> kiln::Result<()> {
+        (0..allowed.vocab()).step_by(2).for_each(|id| allowed.remove(id));
+        Ok(())
+    }
+
+    fn accept(&mut self, _: u32) -> kiln::Result<()> {
+        Ok(())
+    }
+}
+
+/// Allows the ids of a list for each token.
+#[derive(Debug)]
+struct InTurn(Vec<Vec<u32>>);
+
+impl Constraint for InTurn {
+    fn restrict(&mut self, allowed: &mut TokenSet) -> kiln::Result<()> {
+        let list = self.0.remove(0);
+        (0..allowed.vocab()).filter(|id| !list.contains(id)).for_each(|id| allowed.remove(id));
+        Ok(())
+    }
+
+    fn accept(&mut self, _: u32) -> kiln::Result<()> {
+        Ok(())
+    }
+}
+
 fn refuses_after_the_prompt(weights: &Weights) {
     let model = weights.open();
     for path in PATHS {
@@ -132,6 +165,14 @@ fn refuses_after_the_prompt(weights: &Weights) {
                 let (tokens, error) = generate_by(&mut session, options);
                 assert_eq!((tokens.len(), position(error)), (0, length - 1), "{path:?}");
             }
+            // Nor do rules, whose item may await the next mask; what must come does without the model.
+            let made: Vec<_> = session.generate(GenerateOptions::new(4)).with_constraint(Odd).collect();
+            let error = made.into_iter().map(|token| token.err()).next().flatten();
+            assert_eq!(position(error), length - 1, "{path:?}");
+            let made: Vec<_> =
+                session.generate(GenerateOptions::new(2)).with_constraint(InTurn(vec![vec![77]; 2])).collect();
+            assert!(matches!(made[..], [Ok(77), Ok(77)]), "{path:?}: {made:?}");
+            session.truncate(length);
             assert_eq!(position(session.logits().err()), length - 1, "{path:?}");
             assert_eq!(session.tokens(), &PROMPT[..length], "{path:?}");
         }
@@ -176,6 +217,12 @@ fn a_nan_behind_good_tokens_names_its_position_and_the_session_goes_on_before_it
         let (tokens, error) = generate(&mut session, 6);
         assert_eq!(tokens, expected[..3], "{path:?}");
         assert_eq!(position(error), PROMPT.len() + 2, "{path:?}");
+        session.truncate(PROMPT.len());
+        // What must come behind it does so on every path, also where an item is under way.
+        let rules = InTurn(vec![vec![expected[0], 3], vec![expected[1], 3], vec![spoiled, 3], vec![9], vec![11]]);
+        let tokens = session.generate(GenerateOptions::new(5)).with_constraint(rules);
+        let tokens: Vec<u32> = tokens.collect::<kiln::Result<_>>().expect("nothing is asked behind the third");
+        assert_eq!(tokens, [expected[0], expected[1], spoiled, 9, 11], "{path:?}");
         session.truncate(PROMPT.len() + 2);
         let (tokens, error) = generate(&mut session, 1);
         assert_eq!((tokens, error.is_none()), (vec![spoiled], true), "{path:?}");

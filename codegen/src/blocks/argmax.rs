@@ -37,8 +37,7 @@ impl Best {
         b.set(self.index, index);
     }
 
-    /// Whether the candidate is better: NaN, greater, or equal with a lesser index. Nothing is better than a NaN that
-    /// was taken.
+    /// Whether the candidate is better: NaN, greater, or equal with a lesser index. After a NaN another NaN alone is taken.
     fn loses_to(&self, b: &mut Builder, value: Val<F32>, index: Val<U32>) -> Val<Pred> {
         let number = b.setp_eq(value, value);
         let nan = b.not_pred(number);

@@ -490,7 +490,7 @@ fn an_item_that_awaits_its_mask_runs_no_passes_meanwhile() {
     let mut choice = PLAIN;
     choice[choice::FLAGS as usize] = choice::HAS_MASK | choice::AWAITS;
     let User { path, sequence } = &mut scene.users[0];
-    let choice = sequence.edits.prepare(&scene.model.inner, &Sampling::GREEDY, choice).expect("a mask");
+    let choice = sequence.edits.prepare(&scene.model.inner, &Sampling::GREEDY, true, choice).expect("a mask");
     let item = Item { ids: PROMPT, position: 0, max_new: 2, stop_ids: &[], choice };
     path.begin(&scene.model.inner, sequence, &item).expect("it begins");
     let begun = Instant::now();
@@ -505,7 +505,7 @@ fn an_item_that_awaits_its_mask_runs_no_passes_meanwhile() {
     }
     assert!((length..=length + 1).contains(&(last.0 - before)), "{} tokens ran of {length}", last.0 - before);
     for (token, position) in expected.into_iter().zip(length..) {
-        scene.users[0].sequence.edits.allow(&TokenSet::all(vocab), &[], position);
+        scene.users[0].sequence.edits.allow(&TokenSet::all(vocab), position);
         assert_eq!(scene.next(0), (entry::TOKEN, token));
     }
     assert_eq!(scene.drain(0).1.0, entry::LENGTH);

@@ -127,14 +127,21 @@ impl Constrained {
         Constrained { rules, allowed: TokenSet::all(0) }
     }
 
-    /// What may come at a position.
-    pub(crate) fn allowed(&mut self, vocab: u32, position: usize) -> Result<&TokenSet> {
+    /// What may come at a position and is not banned.
+    pub(crate) fn allowed(&mut self, vocab: u32, banned: &[u32], position: usize) -> Result<&TokenSet> {
         if self.allowed.vocab == vocab {
             self.allowed.fill();
         } else {
             self.allowed = TokenSet::all(vocab);
         }
         self.rules.restrict(&mut self.allowed)?;
+        if self.allowed.vocab != vocab {
+            // They have put another set in its place.
+            let mut all = TokenSet::all(vocab);
+            all.keep(&self.allowed.words);
+            self.allowed = all;
+        }
+        banned.iter().for_each(|id| self.allowed.remove(*id));
         match self.allowed.words.iter().all(|word| *word == 0) {
             true => Err(Error::NoTokenAllowed { position }),
             false => Ok(&self.allowed),

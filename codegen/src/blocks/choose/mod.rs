@@ -2,7 +2,7 @@
 //! grid that have a run of the logits each.
 //!
 //! Steps, with every block behind each of them:
-//! 1. `greatest`: biases, the mask and penalties on the block's logits, and the greatest of them.
+//! 1. `greatest`: the mask, biases and penalties on the block's logits, and the greatest of them.
 //! 2. `weigh`, where a share of the tokens is drawn from or a log-probability is wanted: how many logits are how far below
 //!    the greatest, and their mass.
 //! 3. `sift`: the best draw of logits that are surely drawn from, and a list of those that may be.

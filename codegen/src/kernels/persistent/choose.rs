@@ -191,7 +191,7 @@ impl Decoder<'_> {
     }
 
     /// A column's token of the blocks' best, for the first warp: of the draws, where there were some, else of the logits.
-    /// [`AWAITED`] if the mask was late for some block: all of them merge the same words.
+    /// [`AWAITED`] if the mask was late for some block, unless a logit is NaN: all of them merge the same words.
     pub(super) fn token_of_all(&self, b: &mut Builder, column: Val<U32>) -> Val<U32> {
         let best = Best::none(b);
         let was = b.index(self.drawn.was, column);

@@ -2,7 +2,7 @@
 //!
 //! Once a pass, while the pass runs, it reads all doorbells, stop words and ring positions together. Before the pass's last
 //! barrier it takes new items, ends stopped ones, and chooses the next pass's columns: the first slots behind the last
-//! that have an item and room in their rings. So no item waits for more than one token of each other.
+//! that have an item, no mask to wait for, and room in their rings. So no item waits for more than one token of each other.
 
 use super::column::word;
 use super::{Decoder, Pass};
@@ -282,7 +282,8 @@ impl Decoder<'_> {
         b.bar_warp_sync(); // what has ended is in shared memory
     }
 
-    /// Whether the mask for the next token of a slot's item is not there.
+    /// Whether the mask for the next token of a slot's item is not there. It is looked for as late as can be: the trip to the
+    /// host's memory is short beside the pass that its item would wait for besides.
     fn awaits_mask(&self, b: &mut Builder, slot: Val<U32>) -> Val<Pred> {
         let item = b.byte_index(self.state.at(state::ITEMS), slot, 4 * mailbox::ITEM_WORDS);
         let mask = b.ld(item.at(item::CHOICE + choice::MASK).cast::<U64>(), LoadKind::Ordinary);
@@ -306,7 +307,7 @@ impl Decoder<'_> {
         let active = self.kept(b, state::ACTIVE, slot);
         let emitted = self.kept(b, state::EMITTED, slot);
         let runs = b.var(active);
-        let awaits = b.setp_eq(active, state::AWAITS);
+        let awaits = b.setp_eq(active, state::AWAITS_MASK);
         b.if_(awaits, |b| {
             let is_late = self.awaits_mask(b, slot);
             b.if_(is_late, |b| b.set(runs, 0));
@@ -336,7 +337,7 @@ impl Decoder<'_> {
         b.selp::<U32>(distance, NONE, runs)
     }
 
-    /// Writes the columns of a command: of the slots behind `last` the first that have an item and room in their rings.
+    /// Writes the columns of a command: of the slots behind `last` the first that [`distance`](Self::distance) finds.
     /// Returns how many there are, in every lane.
     fn choose(&self, b: &mut Builder, which: u32, look: &Look, last: Val<U32>, running: Option<&Pass>) -> Val<U32> {
         let distances = [(); EACH as usize].map(|()| b.var::<U32>(NONE));
@@ -401,7 +402,8 @@ impl Decoder<'_> {
     }
 
     /// Waits for work, a request to leave, or the limit, and writes the first command. Work comes before a request to
-    /// leave: so an item progresses by a token in every launch, however often the decoder is parked.
+    /// leave: so an item progresses by a token in every launch, however often the decoder is parked, or by nothing in one that
+    /// comes before its mask.
     pub(super) fn look_for_work(&self, b: &mut Builder) {
         b.bar_warp_sync(); // what was told of the last token is in shared memory
         let idle_since = b.globaltimer();

@@ -298,7 +298,7 @@ impl Decoder<'_> {
         for (word, value) in [(state::STEP, ran.step), (state::TOKEN, token), (state::MADE, ran.made)] {
             b.st(kept.at(word), value);
         }
-        let active = b.selp::<U32>(state::AWAITS, 1, ran.awaits);
+        let active = b.selp::<U32>(state::AWAITS_MASK, 1, ran.awaits);
         b.st(kept.at(state::ACTIVE), active);
         let known = b.setp_lt::<U32>(token, self.vocab);
         let gives = b.and_pred(ran.chooses, known);
