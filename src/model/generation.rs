@@ -333,8 +333,7 @@ fn choose(
             (token, None)
         }
         (Some(token), By::Device(masked)) if masked.forced == PATIENCE => {
-            session.end_item()?;
-            masked.is_open = false;
+            masked.close(session)?;
             session.push(token);
             (token, None)
         }
@@ -343,8 +342,7 @@ fn choose(
             match (masked.next(session, options, left, allowed), forced) {
                 // Elsewhere the model is not asked either.
                 (Err(Error::LogitsNotFinite { .. }), Some(token)) => {
-                    session.end_item()?;
-                    masked.is_open = false;
+                    masked.close(session)?;
                     session.push(token);
                     (token, None)
                 }
@@ -369,6 +367,12 @@ fn choose(
 }
 
 impl Masked {
+    /// Ends the item that is under way.
+    fn close(&mut self, session: &mut Session) -> Result<()> {
+        self.is_open = false;
+        session.end_item()
+    }
+
     /// The next token, one of those allowed.
     fn next(
         &mut self,
