@@ -161,6 +161,7 @@ fn an_item_that_awaits_its_mask_is_stopped_parked_and_left() {
 
 /// Few tokens in a row that are the only ones allowed are chosen by passes that are under way; behind more the item ends.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn what_must_come_does_so_whether_it_is_little_or_much() {
     let (model, stream) = (model(), whole(tiny()));
     let forced = |count: u32| (0..count).map(|id| vec![40 + id]).collect::<Vec<_>>();
@@ -192,10 +193,15 @@ fn a_set_of_another_size_allows_nothing_beyond_it() {
         }
     }
     let model = model();
-    let mut stream = session(&model, PathChoice::Stream, Numerics::Fast);
-    let expected = constrained(&mut stream, 3, Smaller);
-    assert!(expected.iter().all(|id| *id < 100), "{expected:?}");
-    assert_eq!(constrained(&mut session(&model, PathChoice::Persistent, Numerics::Fast), 3, Smaller), expected);
+    let answers = [PathChoice::Stream, PathChoice::Persistent].map(|path| {
+        let mut session = session(&model, path, Numerics::Fast);
+        // The mask before has all bits.
+        constrained(&mut session, 2, told(Vec::new(), |_| Ok(())));
+        session.truncate(3);
+        constrained(&mut session, 3, Smaller)
+    });
+    assert!(answers[0].iter().all(|id| *id < 100), "{answers:?}");
+    assert_eq!(answers[0], answers[1]);
 }
 
 /// What is banned does not come because nothing else may: the same error on every path.
