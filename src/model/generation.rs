@@ -92,7 +92,7 @@ enum Chooser {
 enum By {
     /// The device, from what a constraint allows.
     Device(Masked),
-    Host(Sampler),
+    Host(Box<Sampler>),
 }
 
 /// A choice from what a mask allows.
@@ -301,7 +301,7 @@ impl Running {
         let most = self.options.max_tokens.min(room);
         let (sampling, is_free) = (&self.options.sampling, self.constraint.is_none());
         let Some(choice) = sampling.choice_with(vocab, self.options.logprobs, !is_free) else {
-            self.chooser = Chooser::ByOne(By::Host(Sampler::new(sampling.clone(), vocab)?), most);
+            self.chooser = Chooser::ByOne(By::Host(Box::new(Sampler::new(sampling.clone(), vocab)?)), most);
             return Ok(());
         };
         let choice = session.prepare_choice(sampling, !is_free, choice)?;
