@@ -304,7 +304,8 @@ fn storms_of_sessions_at_once_give_the_same_tokens_as_each_alone() {
 #[ignore = "longer; .ci/run runs it"]
 fn storms_race_nowhere() {
     for (seed, schedule) in [(0, Schedule::Adversarial), (1, Schedule::Random)] {
-        storms(open(tiny(), Some(4), config(seed, schedule, 2)), 2, 10);
+        // What was appended may run by batches, whose tiles need more shared memory than a small ring leaves.
+        storms(open(tiny(), None, config(seed, schedule, 2)), 2, 10);
     }
 }
 
