@@ -266,7 +266,8 @@ impl Session {
         self.tokens.len() - self.ran
     }
 
-    /// The logits after the last token, `[vocab]`.
+    /// The logits after the last token, `[vocab]`. That token runs for them, again where it has before; and it runs once more in
+    /// a generation that follows.
     ///
     /// # Errors
     /// [`Error::EmptySession`] before the first token; [`Error::LogitsNotFinite`] if one is NaN or +inf, or all are
