@@ -3,10 +3,11 @@
 
 use crate::common::table;
 use crate::random::Random;
+use crate::rules::{BANNED, Few};
 use crate::storm::Call;
 use crate::{bake, common};
 use kiln::driver::{Device, DeviceBuffer};
-use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
 use kiln::{Error, Model};
 use kiln_emulator::{Checks, DeviceConfig};
 use std::collections::BTreeMap;
@@ -117,6 +118,28 @@ fn a_tensor_map_that_is_not_made_is_an_error_of_loading() {
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
+    calls_fail_once(|session| {
+        session.append(PROMPT)?;
+        generate(session, 4)
+    });
+}
+
+/// The same of answers with biases and bans, and under rules whose masks items await.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn nor_does_it_where_logits_are_changed() {
+    let rules = Few(Random::fresh());
+    calls_fail_once(|session| {
+        session.append(PROMPT)?;
+        let edited = Sampling::new(0.9, 3).with_banned(BANNED).with_logit_bias([(9, 2.0), (300, -1.0)]);
+        let options = GenerateOptions::new(2).with_sampling(edited).with_logprobs(0);
+        let free = session.generate(options.clone()).collect::<kiln::Result<Vec<u32>>>()?;
+        let ruled = session.generate(options).with_constraint(rules.clone()).collect::<kiln::Result<Vec<u32>>>()?;
+        Ok([free, ruled].concat())
+    });
+}
+
+fn calls_fail_once(run: impl Fn(&mut Session) -> kiln::Result<Vec<u32>>) {
     if common::is_left_out_on_gpu("what a failed call loses would be lost to all tests, which share the device") {
         return;
     }
@@ -128,11 +151,8 @@ fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
     for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
         let model = without_races();
         let ordinal = model.device().ordinal();
-        let (right, other) = (expected(&model, PROMPT, 4), expected(&model, OTHER, 4));
-        let run = |session: &mut Session| -> kiln::Result<Vec<u32>> {
-            session.append(PROMPT)?;
-            generate(session, 4)
-        };
+        let right = run(&mut session(&model, PathChoice::Stream)).expect("it generates");
+        let other = expected(&model, OTHER, 4);
         // Modules and tables are there from now on.
         run(&mut session(&model, path)).expect("it generates");
         let (mut recorded, making) = table::calls_of(|| session(&model, path));
