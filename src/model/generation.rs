@@ -106,7 +106,8 @@ struct Masked {
 }
 
 /// Tokens in a row that are chosen in the item that is under way though nothing else is allowed. Behind them it ends, and
-/// what must come runs at once with what follows: that costs about two tokens.
+/// what must come runs at once with what follows: the token that was under way runs once more, and a batch takes about as
+/// long as a few tokens. Estimated.
 const PATIENCE: u32 = 3;
 
 /// A generation beside its session.

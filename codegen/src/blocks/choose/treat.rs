@@ -82,7 +82,7 @@ impl Choose {
         self.each_logit(b, share, |b, id, at| {
             let (index, bit) = (b.shr::<U32>(id, 5), b.and::<U32>(id, 31));
             let word = b.index(bits, index);
-            let word = b.ld_sync(word, LoadOrder::Relaxed, Scope::Sys); // in the host's memory
+            let word = b.ld_sync(word, LoadOrder::Relaxed, Scope::Sys); // of the host, under a constraint
             let bit = b.shr::<U32>(word, bit);
             let bit = b.and::<U32>(bit, 1);
             let logit = b.ld(at, LoadKind::Ordinary);
