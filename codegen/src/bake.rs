@@ -167,18 +167,19 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
     }
 }
 
-/// The kernels of the stream path's head, and of the choice behind it: the last ones. In fast numerics that of the head has
-/// all phases.
-const OF_HEAD: usize = 3;
+/// The last kernels of the stream path: those that choose a token, whose text is the same for most targets.
+const OF_CHOICE: usize = 2;
 
 /// A decoder's kernels, module by module. The driver compiles all that is in a module: a session takes one of the persistent
-/// kernels, and of the stream path's, where it takes others, those of the head alone.
+/// kernels, and of the stream path's, where it takes others, those of the choice and of the head before it alone. In fast
+/// numerics the kernel of the head has all phases.
 pub fn parts(kernels: &[Box<dyn Kernel>], path: DecoderPath) -> Vec<&[Box<dyn Kernel>]> {
     match path {
         DecoderPath::Persistent => kernels.chunks(1).collect(),
         DecoderPath::Stream => {
-            let (layers, head) = kernels.split_at(kernels.len().saturating_sub(OF_HEAD));
-            vec![layers, head]
+            let (products, choice) = kernels.split_at(kernels.len().saturating_sub(OF_CHOICE));
+            let (layers, head) = products.split_at(products.len().saturating_sub(1));
+            vec![layers, head, choice]
         }
     }
 }

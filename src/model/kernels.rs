@@ -54,16 +54,17 @@ pub(crate) struct HeadKernels {
 
 impl HeadKernels {
     pub(crate) fn load(device: &Device, baked: &'static BakedModel, numerics: Numerics) -> Result<HeadKernels> {
-        let module = choose(device, baked, DecoderPath::Stream, numerics, "argmax")?;
-        let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
+        let setting = setting(baked, None);
+        let load = |kernel| LoadedModule::new(device, choose(device, baked, DecoderPath::Stream, numerics, kernel)?);
         let head = match numerics {
             Numerics::Exact => "rmsnorm_head",
             Numerics::Fast => "products",
         };
+        let (loaded, of_choice) = (load(head)?, load("choose")?);
         Ok(HeadKernels {
             head: loaded.find(head, &setting)?,
-            argmax: loaded.find("argmax", &setting)?,
-            choose: loaded.find("choose", &setting)?,
+            argmax: of_choice.find("argmax", &setting)?,
+            choose: of_choice.find("choose", &setting)?,
             loaded,
         })
     }

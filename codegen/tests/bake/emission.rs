@@ -55,11 +55,11 @@ fn bakes_of_two_processes_are_byte_identical() {
         assert!(command.output().expect("it runs").status.success());
     }
     let (first, second) = (files(&first), files(&second));
-    // Two models in two numerics, with a module for the persistent path and two for the stream's layers and head; the kernels,
-    // and those for loading. For sm_75 and for one later target each model's kernels that take several tokens, and of one
+    // Two models in two numerics, with a module for the persistent path and three for the stream's layers, head and choice; the
+    // kernels, and those for loading. For sm_75 and for one later target each model's kernels that take several tokens, and of one
     // that is large enough those that begin early, and those of a chip's own; those for many columns for targets that have
     // them.
-    let modules = 2 * 2 * 3 + 2;
+    let modules = 2 * 2 * 4 + 2;
     let of_columns = 2 * 2 + 2 + Target::DEFAULT.iter().filter(|target| target.sm() >= 80).count();
     assert_eq!(first.len(), modules * Target::DEFAULT.len() + of_columns + 1, "{:?}", first.keys());
     assert!(first.contains_key("kiln_baked.rs"), "{:?}", first.keys());
