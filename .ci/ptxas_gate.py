@@ -154,7 +154,8 @@ def assemble(ptxas, path):
     entries = re.findall(r"(?m)^\.visible \.entry (\w+)", path.read_text())
     if sorted(entries) != sorted(kernels):
         return {}, f"ptxas reports on {sorted(kernels)}, the module has {sorted(entries)}"
-    return kernels, None
+    # As they stand in the text: ptxas reports on them in either order.
+    return {name: kernels[name] for name in entries}, None
 
 
 class Cache:
