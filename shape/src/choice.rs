@@ -18,6 +18,14 @@ pub fn mass_of(logit: f32, most: f32) -> u64 {
     mass(exp(logit - most))
 }
 
+/// A mass times what its logit lacks of the greatest one: the sum of them is the mean of what logits lack, times their mass.
+pub fn moment(weight: f32, lack: f32) -> u64 {
+    mass(weight * lack.min(MOST_LACK))
+}
+
+/// What a logit may lack for its moment: of none that has a mass is it more, and no infinity has one.
+pub const MOST_LACK: f32 = 128.0;
+
 /// An integer in units of [`mass`] as a number.
 pub fn weight(mass: u64) -> f32 {
     mass as f32 / MASS_OF_ONE
@@ -38,7 +46,7 @@ pub type Choice = [u32; WORDS as usize];
 /// The choice of the greatest logit.
 pub const PLAIN: Choice = [0; WORDS as usize];
 /// Words of a choice.
-pub const WORDS: u32 = 18;
+pub const WORDS: u32 = 22;
 /// What is to be done: the flags below.
 pub const FLAGS: u32 = 0;
 /// The temperature, a float, if it draws.
@@ -66,10 +74,17 @@ pub const BIAS_COUNT: u32 = 13;
 pub const BIASES: u32 = 14;
 /// The address of the mask, 64 bits, whose words are those of [`mask`].
 pub const MASK: u32 = 16;
+/// The [`share`] of the mass that tokens of typical surprise have, 64 bits, if it has one.
+pub const TYPICAL_P: u32 = 18;
+/// The [`share`] of the likeliest token's mass that a token needs, 64 bits, beside a typical-p, which may leave the
+/// likeliest of all away; [`WHOLE`] for all of it, 0 for none.
+pub const MIN_P: u32 = 20;
+/// The share of all; no [`share`] below 1 comes near.
+pub const WHOLE: u64 = u64::MAX;
 
 /// The flag of a draw; without it the greatest logit is taken.
 pub const DRAWS: u32 = 1;
-/// The flag of a draw from some of the tokens: a top-k or a top-p.
+/// The flag of a draw from some of the tokens: a top-k, a typical-p or a top-p.
 pub const FILTERS: u32 = 2;
 /// The flag of a top-p.
 pub const HAS_TOP_P: u32 = 4;
@@ -85,6 +100,8 @@ pub const HAS_MASK: u32 = 64;
 pub const TREATS: u32 = PENALISES | HAS_BIASES | HAS_MASK;
 /// The flag of logits that are kept as the model gives them: one of [`TREATS`] beside [`LOGPROB`].
 pub const KEEPS: u32 = 128;
+/// The flag of a typical-p. Of the tokens that it leaves a draw of temperature 0 takes the likeliest.
+pub const HAS_TYPICAL_P: u32 = 512;
 
 /// The flag of a mask that comes later than the item: a token is chosen once the mask is of its position.
 pub const AWAITS: u32 = 256;
@@ -121,12 +138,16 @@ pub mod step {
 pub mod memory {
     use super::BINS;
 
-    /// How many logits each bin has, `[BINS]`.
+    /// Sums over each bin's logits, `[3, BINS]` of 64 bits: those below.
+    pub const SUMS: u32 = 0;
+    /// How many logits it has.
     pub const COUNTS: u32 = 0;
-    /// The mass of each bin, `[BINS]` of 64 bits.
-    pub const MASSES: u32 = BINS;
+    /// Their mass.
+    pub const MASSES: u32 = 1;
+    /// Their moments.
+    pub const MOMENTS: u32 = 2;
     /// How many logits are in the list.
-    pub const LISTED: u32 = 3 * BINS;
+    pub const LISTED: u32 = 6 * BINS;
     /// The upper half of the list's greatest key.
     pub const GREATEST: u32 = LISTED + 1;
     /// The complement of the upper half of the list's least key.

@@ -17,9 +17,9 @@ pub struct GenerateOptions {
     /// Ids that end the text. The one that does is appended to the session but not yielded. A model's are known to its
     /// tokenizer.
     pub stop_ids: Vec<u32>,
-    /// How tokens are chosen. The device chooses, without the host reading logits, unless there is a typical-p, or a wish
-    /// for log-probabilities of more than the chosen token: then the host, which reads the logits of every token. The tokens
-    /// are the same.
+    /// How tokens are chosen. The device chooses, without the host reading logits, unless there is a wish for
+    /// log-probabilities of more than the chosen token: then the host, which reads the logits of every token. The tokens are
+    /// the same.
     pub sampling: Sampling,
     /// The number of likeliest tokens whose log-probabilities [`Generation::logprobs`] gives besides the chosen one's;
     /// `None` for none at all. For the chosen one's alone, 0, the host reads no logits.

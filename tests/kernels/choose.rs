@@ -112,6 +112,7 @@ fn logits(random: &mut Random, vocab: u32) -> Vec<f32> {
 fn sampling(random: &mut Random, vocab: u32) -> Sampling {
     let mut one_of = |all: &[f32]| all[random.below(all.len() as u32) as usize];
     let temperature = one_of(&[0.0, 0.001, 0.7, 1.0, 1.0, 1.5, 1000.0]);
+    let typical_p = one_of(&[1.0, 1.0, 1e-9, 0.2, 0.6, 0.9, 0.99, 0.999_999]);
     let (top_p, min_p) = (one_of(&[1.0, 1.0, 1e-30, 0.3, 0.9, 0.95, 0.999_999]), one_of(&[0.0, 0.0, 0.05, 1.0, 1e-12]));
     let penalties = [one_of(&[1.0, 1.0, 1.3, 0.5]), one_of(&[0.0, 0.0, 0.5, -2.0]), one_of(&[0.0, 0.25, 1e4])];
     let top_k = [0, 0, 1, 2, 7, 50, vocab / 2, vocab - 1, vocab, u32::MAX][random.below(10) as usize];
@@ -126,6 +127,7 @@ fn sampling(random: &mut Random, vocab: u32) -> Sampling {
     let biases = if random.below(2) == 0 { Vec::new() } else { biases };
     Sampling::new(temperature, random.next())
         .with_top_k(top_k)
+        .with_typical_p(typical_p)
         .with_top_p(top_p)
         .with_min_p(min_p)
         .with_penalties(repetition, presence, frequency)
@@ -171,6 +173,40 @@ fn equal_logits_are_cut_and_drawn_as_the_host_does() {
     }
 }
 
+/// Logits as a model gives them: few far above many, whose probabilities fall as a power of their rank; at times some have
+/// no mass, or the likeliest is far ahead of all others.
+fn ranked(random: &mut Random, vocab: u32) -> Vec<f32> {
+    let power = [0.3, 1.0, 2.0, 6.0][random.below(4) as usize];
+    let ahead = [0.0, 0.0, 3.0, 9.0, 30.0][random.below(5) as usize];
+    let noise = random.floats(vocab as usize, 0.5);
+    let mut ranks: Vec<u32> = (0..vocab).collect();
+    (1..vocab).rev().for_each(|last| ranks.swap(last as usize, random.below(last + 1) as usize));
+    let logit = |(rank, noise): (u32, f32)| if rank == 0 { ahead } else { noise - power * (rank as f32).ln() };
+    ranks.into_iter().zip(noise).map(logit).collect()
+}
+
+#[test]
+fn tokens_of_typical_surprise_are_those_of_the_host() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    for (vocab, choices) in [(40, 60), (1025, 60), (3000, 40)] {
+        let scene = Scene::new(&gpu, vocab);
+        for _ in 0..choices {
+            let logits = ranked(&mut random, vocab);
+            let mut one_of = |all: &[f32]| all[random.below(all.len() as u32) as usize];
+            let typical_p = one_of(&[1e-9, 0.05, 0.2, 0.5, 0.7, 0.9, 0.95, 0.999]);
+            let (top_p, min_p) = (one_of(&[1.0, 0.3, 0.9, 0.99]), one_of(&[0.0, 0.0, 0.02, 0.7, 1.0]));
+            let (temperature, share) = (one_of(&[0.0, 0.7, 1.0, 50.0]), one_of(&[0.0, 0.0, 0.002, 0.05, 0.6]));
+            let sampling = Sampling::new(temperature, random.next())
+                .with_typical_p(typical_p)
+                .with_top_p(top_p)
+                .with_min_p(min_p)
+                .with_top_k((share * vocab as f32).ceil() as u32);
+            scene.compare(&sampling, &logits, &[]);
+        }
+    }
+}
+
 #[test]
 fn no_token_is_drawn_from_nan_or_an_infinite_maximum() {
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
@@ -200,5 +236,7 @@ fn the_whole_vocabulary_of_a_real_model_is_drawn_from() {
     let logits = random.floats(vocab as usize, 12.0);
     let sampling = Sampling::new(0.8, random.next());
     scene.compare(&sampling, &logits, &[5, 7]);
-    scene.compare(&sampling.with_top_k(40).with_top_p(0.95), &logits, &[5, 7]);
+    scene.compare(&sampling.clone().with_top_k(40).with_top_p(0.95), &logits, &[5, 7]);
+    let ranked = ranked(&mut random, vocab);
+    scene.compare(&sampling.with_typical_p(0.9).with_top_p(0.9).with_min_p(1e-4), &ranked, &[5, 7]);
 }

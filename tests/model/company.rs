@@ -36,11 +36,12 @@ impl Work {
         let ids = (0..1 + random.below(longest)).map(|_| random.below(2048)).collect();
         let options = GenerateOptions::new(1 + random.below(longest) as usize);
         let drawn = Sampling::GREEDY.with_temperature(0.8).with_seed(random.next());
-        let sampling = match random.below(6) {
+        let sampling = match random.below(7) {
             0 | 1 => Sampling::GREEDY,
             2 => drawn,
             3 => drawn.with_top_k(20).with_top_p(0.9),
             4 => drawn.with_banned(BANNED).with_logit_bias([(9, 3.0), (300, -2.0), (640, 5.0)]),
+            5 => drawn.with_typical_p(0.7).with_top_k(500).with_min_p(0.1),
             _ => drawn.with_min_p(0.02).with_penalties(1.2, 0.1, 0.1),
         };
         let logprobs = (random.below(2) == 0).then_some(0);

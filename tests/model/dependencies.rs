@@ -233,7 +233,9 @@ fn draws_of_several_columns_share_their_barriers() {
         return;
     }
     let drawn = Sampling::GREEDY.with_temperature(0.8).with_seed(1);
-    for (sampling, more) in [(Sampling::GREEDY, 0), (drawn.clone(), 1), (drawn.with_top_p(0.9), 2)] {
+    let typical = drawn.clone().with_top_k(500).with_typical_p(0.9).with_top_p(0.9).with_min_p(0.1);
+    let drawn = [(drawn.clone(), 1), (drawn.with_top_p(0.9), 2), (typical, 2)];
+    for (sampling, more) in [(Sampling::GREEDY, 0)].into_iter().chain(drawn) {
         let [passes, barriers] = barriers_of_three(&sampling);
         println!("{more} more a token: {passes} passes, {barriers} barriers");
         // Where the machine lets the sessions run one after another, each token has a pass of its own.

@@ -63,9 +63,9 @@ fn the_same_seed_gives_the_same_tokens_on_every_path() {
     assert!(texts.iter().all(|tokens| *tokens == texts[0]), "{texts:?}");
 }
 
-/// The ways of choosing that are compared: narrow, with biases and bans beside penalties, flat, with penalties over a window,
-/// and the greatest logit behind them.
-fn ways() -> [Sampling; 5] {
+/// The ways of choosing that are compared: narrow, with biases and bans beside penalties, by typical surprise and every other
+/// filter, the greatest logit of typical surprise, flat, with penalties over a window, and the greatest logit behind them.
+fn ways() -> [Sampling; 7] {
     // Two of three ids are banned: some block has none left, and some words of the mask are neither empty nor full.
     let banned: Vec<u32> = (0..2048).filter(|id| id % 3 != 1 || (64..900).contains(id)).collect();
     let biases: Vec<(u32, f32)> = (0..2048).step_by(5).map(|id| (id, (id % 7) as f32 - 3.0)).collect();
@@ -73,6 +73,8 @@ fn ways() -> [Sampling; 5] {
     [
         penalised(Sampling::new(0.7, 11).with_top_k(40).with_top_p(0.9)),
         penalised(Sampling::new(1.5, 14).with_top_p(0.9)).with_banned(banned).with_logit_bias(biases),
+        Sampling::new(1.5, 15).with_top_k(300).with_typical_p(0.8).with_top_p(0.9).with_min_p(0.2),
+        Sampling::GREEDY.with_typical_p(0.3),
         Sampling::new(4.0, 12).with_min_p(1e-3),
         penalised(Sampling::new(2.0, 13).with_top_p(0.99)),
         penalised(Sampling::GREEDY),
@@ -89,7 +91,7 @@ fn by_host(model: &Model, session: SessionOptions, options: &GenerateOptions) ->
 #[test]
 fn devices_choose_as_the_host_does() {
     let model = model();
-    for sampling in ways().into_iter().take(2) {
+    for sampling in ways().into_iter().take(4) {
         let options = GenerateOptions::new(3).with_sampling(sampling.clone());
         let expected = by_host(&model, common::exact(), &options);
         for path in PATHS {
@@ -282,7 +284,7 @@ fn log_probabilities_of_the_chosen_are_the_hosts_on_every_path() {
 
 /// What the host reads of the device for a token is the same however it is chosen: no logits are among it.
 #[test]
-fn no_logits_go_to_the_host_for_biases_bans_penalties_and_the_log_probability_of_the_chosen() {
+fn no_logits_go_to_the_host_however_a_token_is_chosen() {
     let model = model();
     for path in PATHS {
         let calls = |sampling: &Sampling, logprobs: Option<usize>| {
@@ -295,11 +297,13 @@ fn no_logits_go_to_the_host_for_biases_bans_penalties_and_the_log_probability_of
             of(2) - of(1)
         };
         let plain = calls(&Sampling::GREEDY, None);
-        let [_, sampling, ..] = ways();
-        assert_eq!(calls(&sampling, None), plain, "{path:?}, {sampling:?}");
-        // Beside a stream it is a copy of one word.
+        // Beside a stream a log-probability is a copy of one word.
         let copies = u64::from(path != PathChoice::Persistent);
-        assert_eq!(calls(&sampling, Some(0)), plain + copies, "{path:?}, {sampling:?}");
+        let [_, edited, typical, ..] = ways();
+        for sampling in [edited, typical] {
+            assert_eq!(calls(&sampling, None), plain, "{path:?}, {sampling:?}");
+            assert_eq!(calls(&sampling, Some(0)), plain + copies, "{path:?}, {sampling:?}");
+        }
     }
 }
 

@@ -61,10 +61,29 @@ pub(crate) fn combine<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, first:
 #[track_caller]
 pub(crate) fn sum64(b: &mut Builder, value: Val<U64>) -> Val<U64> {
     [16, 8, 4, 2, 1].into_iter().fold(value, |value, distance| {
-        let high = b.shr::<U64>(value, 32);
-        let halves = [b.cvt::<U32, U64>(value), b.cvt::<U32, U64>(high)];
-        let [low, high] = halves.map(|half| b.shfl_bfly(half, distance));
-        let other = b.pack64(low, high);
+        let other = of_partner(b, value, distance);
         b.add::<U64>(value, other)
     })
+}
+
+/// The sum of the lanes' 64-bit integers before each lane, and that of all, in every lane.
+#[track_caller]
+pub(crate) fn sum64_before(b: &mut Builder, value: Val<U64>) -> (Val<U64>, Val<U64>) {
+    let lane = b.lane();
+    let none = b.mov::<U64>(0u64);
+    [1, 2, 4, 8, 16].into_iter().fold((none, value), |(before, all), distance| {
+        let other = of_partner(b, all, distance);
+        let bit = b.and::<U32>(lane, distance);
+        let is_upper = b.setp_ne(bit, 0);
+        let lower = b.selp::<U64>(other, 0u64, is_upper);
+        (b.add::<U64>(before, lower), b.add::<U64>(all, other))
+    })
+}
+
+/// The 64-bit integer of the lane at a distance.
+fn of_partner(b: &mut Builder, value: Val<U64>, distance: u32) -> Val<U64> {
+    let high = b.shr::<U64>(value, 32);
+    let halves = [b.cvt::<U32, U64>(value), b.cvt::<U32, U64>(high)];
+    let [low, high] = halves.map(|half| b.shfl_bfly(half, distance));
+    b.pack64(low, high)
 }

@@ -70,26 +70,27 @@ impl Kernel for Choose {
                 let (weighs, sifts, settles) = (is(b, step::WEIGH), is(b, step::SIFT), is(b, step::SETTLE));
                 let weighs = b.and_pred(weighs, finite);
                 b.if_(weighs, |b| chain.weigh(b, share, most));
-                let sifts = b.and_pred(sifts, finite);
-                b.if_(sifts, |b| {
-                    let by = Draw { most, position: length(b), window: chain.window(b) };
-                    let best = chain.sift(b, share, by);
-                    chain.store(b, &best, DRAWN);
-                });
                 let leads = b.setp_eq(block, 0);
                 let settles = b.and_pred(settles, leads);
+                let (draws, filters) = (chain.has(b, choice::DRAWS), chain.has(b, choice::FILTERS));
+                let draws = b.and_pred(draws, finite);
+                let found = Best::none(b);
+                let from_list = b.and_pred(settles, filters);
+                let looks = b.or_pred(sifts, from_list);
+                let looks = b.and_pred(looks, draws);
+                b.if_(looks, |b| {
+                    let by = Draw { most, position: length(b), window: chain.window(b) };
+                    let best = chain.best_draw(b, share, by, sifts);
+                    b.if_else(
+                        sifts,
+                        |b| chain.store(b, &best, DRAWN),
+                        |b| {
+                            b.set(found.value, best.value);
+                            b.set(found.index, best.index);
+                        },
+                    );
+                });
                 b.if_(settles, |b| {
-                    let draws = chain.has(b, choice::DRAWS);
-                    let draws = b.and_pred(draws, finite);
-                    let found = Best::none(b);
-                    let filters = chain.has(b, choice::FILTERS);
-                    let filters = b.and_pred(filters, draws);
-                    b.if_(filters, |b| {
-                        let by = Draw { most, position: length(b), window: chain.window(b) };
-                        let best = chain.settle(b, by);
-                        b.set(found.value, best.value);
-                        b.set(found.index, best.index);
-                    });
                     b.bar_sync(); // every thread has read the position
                     let warp = b.warp_id();
                     let in_first = b.setp_eq(warp, 0);

@@ -2,7 +2,7 @@
 
 use super::{Sampling, TokenSet};
 use crate::shape::arithmetic::exp;
-use crate::shape::choice::{mass, share, share_of};
+use crate::shape::choice::{mass, moment, share, share_of};
 use crate::shape::random::{bits, gumbel_at_most, gumbel_of};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -155,8 +155,8 @@ impl Sampler {
             let total: u64 = candidates.iter().map(mass_of).sum();
             // Surprises, -ln p, differ from their mean as what logits lack of the greatest does from its own.
             let lacks = |id: u32| most - logits[id as usize];
-            let moment = |key: &u64| mass(weights[id(*key) as usize] * lacks(id(*key)).min(128.0));
-            let mean = candidates.iter().map(moment).sum::<u64>() as f32 / total as f32;
+            let moment_of = |key: &u64| moment(weights[id(*key) as usize], lacks(id(*key)));
+            let mean = candidates.iter().map(moment_of).sum::<u64>() as f32 / total as f32;
             for candidate in candidates.iter_mut() {
                 *candidate = key((lacks(id(*candidate)) - mean).abs(), id(*candidate));
             }

@@ -5,16 +5,16 @@ use crate::shape::choice::{self, Choice, MASS_OF_ONE, share, share_of};
 
 impl Sampling {
     /// The words by which kernels choose from a vocabulary of that size, with the bits of [`Sampler`](super::Sampler).
-    /// `None` where words are not enough: with a typical-p below 1, biases or bans.
+    /// `None` where words are not enough: with biases or bans.
     pub fn choice(&self, vocab: u32) -> Option<Choice> {
         self.choice_with(vocab, None, false).filter(|_| self.logit_bias.is_empty() && self.banned.is_empty())
     }
 
     /// The same with biases and a mask, which is there for bans and for a constraint, but for their addresses; and with
-    /// log-probabilities of the chosen token and of so many of the likeliest. `None` where only the host chooses: with a
-    /// typical-p below 1, or where log-probabilities of the likeliest are wanted.
+    /// log-probabilities of the chosen token and of so many of the likeliest. `None` where only the host chooses: where
+    /// log-probabilities of the likeliest are wanted.
     pub(crate) fn choice_with(&self, vocab: u32, logprobs: Option<usize>, constrained: bool) -> Option<Choice> {
-        if self.typical_p != 1.0 || logprobs.is_some_and(|likeliest| likeliest > 0) {
+        if logprobs.is_some_and(|likeliest| likeliest > 0) {
             return None;
         }
         let (logprob, has_biases) = (logprobs.is_some(), !self.logit_bias.is_empty());
@@ -22,13 +22,16 @@ impl Sampling {
         let treats = self.penalises() || has_biases || has_mask;
         let mut words = [0; choice::WORDS as usize];
         let mut put = |word: u32, value: u32| words[word as usize] = value;
-        let draws = self.temperature != 0.0;
+        let has_typical_p = self.typical_p < 1.0;
+        // The likeliest may be no typical one.
+        let draws = self.temperature != 0.0 || has_typical_p;
         // A draw of the likeliest alone, or the greatest logit, asks for no filter.
         let top_k = if draws && self.top_k < vocab { self.top_k } else { 0 };
         let has_p = draws && self.top_p < 1.0;
         let flags = [
             (draws, choice::DRAWS),
-            (top_k > 0 || has_p, choice::FILTERS),
+            (top_k > 0 || has_typical_p || has_p, choice::FILTERS),
+            (has_typical_p, choice::HAS_TYPICAL_P),
             (has_p, choice::HAS_TOP_P),
             (self.penalises(), choice::PENALISES),
             (logprob, choice::LOGPROB),
@@ -44,11 +47,18 @@ impl Sampling {
         put(choice::REPETITION, self.repetition_penalty.to_bits());
         put(choice::PRESENCE, self.presence_penalty.to_bits());
         put(choice::FREQUENCY, self.frequency_penalty.to_bits());
-        // The likeliest token has all of a mass, which no filter before this one takes away.
+        // The likeliest token has all of a mass. Of the filters before this one a typical-p alone may take it away.
         let most = MASS_OF_ONE as u64;
         let least = if self.min_p < 1.0 { share_of(share(self.min_p), most) } else { most };
-        let top_p = if has_p { share(self.top_p) } else { 0 };
-        for (word, value) in [(choice::LEAST, least), (choice::TOP_P, top_p), (choice::SEED, self.seed)] {
+        let min_p = if self.min_p < 1.0 { share(self.min_p) } else { choice::WHOLE };
+        let long = [
+            (choice::LEAST, least),
+            (choice::TOP_P, if has_p { share(self.top_p) } else { 0 }),
+            (choice::SEED, self.seed),
+            (choice::TYPICAL_P, if has_typical_p { share(self.typical_p) } else { 0 }),
+            (choice::MIN_P, min_p),
+        ];
+        for (word, value) in long {
             put(word, value as u32);
             put(word + 1, (value >> 32) as u32);
         }

@@ -1,34 +1,60 @@
 //! The draw: the greatest `(l - most) / T + gumbel` of the tokens that are drawn from.
 
+use super::cut::{Cuts, Listed};
 use super::{Choose, Draw, Share};
 use crate::blocks::argmax::Best;
 use crate::blocks::random;
-use crate::ptx::{AtomicOp, Builder, Compare, F32, LoadKind, Order, Scope, U32, U64, Val};
+use crate::ptx::{AtomicOp, Builder, F32, LoadKind, Order, Pred, Scope, U32, U64, Val, Var};
 use kiln_shape::choice::{self, memory};
 
 impl Choose {
-    /// The best draw of the block's logits before the window, in every lane of warp 0; those in the window go to the list.
-    /// Barriers stand inside.
+    /// The best draw, in every lane of warp 0: where it `sifts`, of the block's logits that are surely drawn from, and those
+    /// that may be go to the list; else of the list's tokens, of which the cuts leave some. Barriers stand inside.
     #[track_caller]
-    pub(crate) fn sift(&self, b: &mut Builder, share: Share, by: Draw) -> Best {
+    pub(crate) fn best_draw(&self, b: &mut Builder, share: Share, by: Draw, sifts: Val<Pred>) -> Best {
         let (tid, threads) = (b.tid(), b.block());
-        let best = Best::none(b);
-        let first = b.add::<U32>(share.first, tid);
-        b.for_range(first, share.end, threads, |b, id| {
-            let at = b.index(share.logits, id);
-            let logit = b.ld(at, LoadKind::Ordinary);
-            let possible = super::possible(b, logit);
-            b.if_(possible, |b| {
-                let bin = super::bin(b, logit, by.most);
-                let sure = b.setp_lt(bin, by.window.low);
-                b.if_else(
-                    sure,
-                    |b| self.draw(b, &best, by, logit, id),
-                    |b| {
-                        let may = b.setp(Compare::Le, bin, by.window.high);
-                        b.if_(may, |b| self.note(b, logit, id));
-                    },
-                );
+        let begin = b.add::<U32>(share.first, tid);
+        let (begin, end) = (b.var::<U32>(begin), b.var::<U32>(share.end));
+        let cuts = Cuts::none(b, self);
+        let settles = b.not_pred(sifts);
+        b.if_(settles, |b| {
+            self.add_up(b, &by.window);
+            let listed = self.said(b, memory::LISTED);
+            self.cut(b, &cuts, listed, by);
+            b.set(begin, tid);
+            b.set(end, listed);
+        });
+        let (best, list) = (Best::none(b), self.list(b));
+        b.for_range(begin, end, threads, |b, i| {
+            let (logit, id, takes) = (b.var::<F32>(0.0), b.var::<U32>(i), b.var::<U32>(0));
+            b.if_else(
+                sifts,
+                |b| {
+                    let at = b.index(share.logits, i);
+                    let own = b.ld(at, LoadKind::Ordinary);
+                    b.set(logit, own);
+                    let possible = super::possible(b, own);
+                    b.if_(possible, |b| {
+                        let bin = super::bin(b, own, by.most);
+                        let class = by.window.class(b, bin);
+                        b.if_(class.sure, |b| b.set(takes, 1));
+                        b.if_(class.listed, |b| self.note(b, own, i));
+                    });
+                },
+                |b| {
+                    let at = b.index(list, i);
+                    let key = b.ld(at, LoadKind::Ordinary);
+                    let token = Listed::new(b, key, by.most, &cuts);
+                    let stays = cuts.leave(b, &token);
+                    b.set(logit, token.logit);
+                    b.set(id, token.id);
+                    b.if_(stays, |b| b.set(takes, 1));
+                },
+            );
+            let takes = b.setp_ne(takes, 0);
+            b.if_(takes, |b| {
+                let token = (b.get(logit), b.get(id));
+                self.draw(b, &best, by, token, cuts.least);
             });
         });
         b.bar_sync(); // nobody reads the bests of warps before any more
@@ -36,43 +62,10 @@ impl Choose {
         best
     }
 
-    /// The best draw of the list's tokens before the cut, in every lane of warp 0. Barriers stand inside.
-    #[track_caller]
-    pub(crate) fn settle(&self, b: &mut Builder, by: Draw) -> Best {
-        let (tid, threads) = (b.tid(), b.block());
-        let first = b.setp_eq(tid, 0);
-        let listed = b.var::<U32>(0);
-        b.if_(first, |b| {
-            let count = b.ld(self.memory.at(memory::LISTED), LoadKind::Ordinary);
-            b.set(listed, count);
-        });
-        b.bar_sync(); // nobody reads what was said before any more
-        let listed = b.get(listed);
-        let listed = b.broadcast(self.room.said, listed);
-        let cut = self.cut(b, listed, by);
-        let best = Best::none(b);
-        let list = self.list(b);
-        b.for_range(tid, listed, threads, |b, i| {
-            let at = b.index(list, i);
-            let key = b.ld(at, LoadKind::Ordinary);
-            let before = b.setp(Compare::Le, key, cut);
-            b.if_(before, |b| {
-                let order = b.shr::<U64>(key, 32);
-                let (order, id) = (b.cvt::<U32, U64>(order), b.cvt::<U32, U64>(key));
-                let logit = super::logit_of(b, order);
-                self.draw(b, &best, by, logit, id);
-            });
-        });
-        b.bar_sync(); // nobody reads the bests of warps before any more
-        best.over_block(b, self.scratch);
-        best
-    }
-
-    /// Takes a token's draw, if it has the mass for it.
-    fn draw(&self, b: &mut Builder, best: &Best, by: Draw, logit: Val<F32>, id: Val<U32>) {
+    /// Takes a token's draw, if it has the mass for it. At a temperature of 0 that is its logit.
+    fn draw(&self, b: &mut Builder, best: &Best, by: Draw, (logit, id): (Val<F32>, Val<U32>), least: Var<U64>) {
         let mass = super::mass(b, logit, by.most);
-        let least = self.long(b, choice::LEAST);
-        let enough = b.setp_ge(mass, least);
+        let enough = b.setp_ge::<U64>(mass, least);
         b.if_(enough, |b| {
             let below = b.sub(logit, by.most);
             let temperature = self.float(b, choice::TEMPERATURE);
@@ -81,6 +74,8 @@ impl Choose {
             let seed = [seed(0), seed(1)];
             let gumbel = random::gumbel(b, seed, by.position, id);
             let value = b.add(scaled, gumbel);
+            let draws = b.setp_ne(temperature, 0.0);
+            let value = b.selp::<F32>(value, logit, draws);
             best.take(b, value, id);
         });
     }

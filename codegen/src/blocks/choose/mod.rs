@@ -3,19 +3,21 @@
 //!
 //! Steps, with every block behind each of them:
 //! 1. `greatest`: the mask, biases and penalties on the block's logits, and the greatest of them.
-//! 2. `weigh`, where a share of the tokens is drawn from or a log-probability is wanted: how many logits are how far below
-//!    the greatest, and their mass.
-//! 3. `sift`: the best draw of logits that are surely drawn from, and a list of those that may be.
-//! 4. `settle`, where there is such a list: the cut among them, and the best draw of those before it.
+//! 2. `weigh`, where some of the tokens are drawn from or a log-probability is wanted: how many logits are how far below
+//!    the greatest, and their mass and moment.
+//! 3. `best_draw`, which sifts: the best draw of logits that are surely drawn from, and a list of those that may be.
+//! 4. The same, where there is such a list, which settles it: the cuts among them, and the best draw of those that they
+//!    leave.
 //!
 //! Sums are of integers, and a list's place counts for nothing: so neither the grid nor the schedule changes a bit. The
 //! memory between the steps is that of [`kiln_shape::choice::memory`].
 //!
-//! `treat` has what changes logits, `weigh` the sums, `window` what is surely drawn from, `draw` the steps that draw, `cut`
-//! the search in a list.
+//! `treat` has what changes logits, `weigh` the sums, `window` what is surely drawn from and what is listed, `search` how
+//! sums say so, `draw` the steps that draw, `cut` the searches in a list.
 
 mod cut;
 mod draw;
+mod search;
 mod treat;
 mod weigh;
 mod window;
@@ -24,7 +26,7 @@ use super::argmax::{self, Best};
 use super::math;
 use crate::ptx::{Builder, F32, Global, LoadKind, Operand, Pred, Shared, Size, U32, U64, Val};
 use kiln_shape::choice::memory::{DRAWN, GIVEN, TREATED};
-use kiln_shape::choice::{self, MASS_OF_ONE, memory};
+use kiln_shape::choice::{self, MASS_OF_ONE, MOST_LACK, memory};
 use kiln_shape::mailbox::AWAITED;
 pub(crate) use treat::History;
 pub(crate) use window::Window;
@@ -45,11 +47,11 @@ pub(crate) struct Choose {
 /// The block's shared memory for a choice.
 #[derive(Debug, Clone, Copy)]
 struct Room {
-    /// `[window::WORDS]`.
-    window: Shared<U32>,
-    /// `[window::MASSES]`.
-    masses: Shared<U64>,
-    /// A count and a mass of each lane of warp 0, or of each warp.
+    /// `[window::SUMS]`.
+    known: Shared<U64>,
+    /// The mass and the moment of logits up to the limit's end.
+    with_limit: Shared<U64>,
+    /// A count and a sum of each warp.
     counts: Shared<U32>,
     sums: Shared<U64>,
     /// A word that one thread says to the block.
@@ -88,11 +90,12 @@ impl Choose {
         vocab: Val<U32>,
         scratch: argmax::Scratch,
     ) -> Choose {
+        let warps = b.warps();
         let room = Room {
-            window: b.shared("window", window::WORDS),
-            masses: b.shared("window_masses", window::MASSES),
-            counts: b.shared("counts", 32),
-            sums: b.shared("sums", 32),
+            known: b.shared("known_sums", window::SUMS),
+            with_limit: b.shared("with_limit", 2),
+            counts: b.shared("counts", warps),
+            sums: b.shared("sums", warps),
             said: b.shared("said", 1),
             most: b.shared("most", DRAWN),
         };
@@ -253,10 +256,27 @@ impl Choose {
 
 /// The mass of a logit beside the greatest one, as [`kiln_shape::choice::mass_of`].
 fn mass(b: &mut Builder, logit: Val<F32>, most: Val<F32>) -> Val<U64> {
+    let weight = weight(b, logit, most);
+    in_units(b, weight)
+}
+
+/// Its moment, as [`kiln_shape::choice::moment`], of its [`weight`].
+fn moment(b: &mut Builder, logit: Val<F32>, most: Val<F32>, weight: Val<F32>) -> Val<U64> {
+    let lack = b.sub(most, logit);
+    let lack = b.min(lack, MOST_LACK);
+    let moment = b.mul(weight, lack);
+    in_units(b, moment)
+}
+
+fn weight(b: &mut Builder, logit: Val<F32>, most: Val<F32>) -> Val<F32> {
     let below = b.sub(logit, most);
-    let weight = math::exp(b, below);
-    let mass = b.mul(weight, MASS_OF_ONE);
-    b.cvt::<U64, F32>(mass)
+    math::exp(b, below)
+}
+
+/// As [`kiln_shape::choice::mass`].
+fn in_units(b: &mut Builder, number: Val<F32>) -> Val<U64> {
+    let units = b.mul(number, MASS_OF_ONE);
+    b.cvt::<U64, F32>(units)
 }
 
 /// The bin of a logit beside the greatest one: bins and keys rise together.

@@ -13,7 +13,7 @@ pub(crate) struct History {
 }
 
 impl Choose {
-    /// Clears the memory that the later steps add up in, by the grid's first block. Every block is behind `settle` of the
+    /// Clears the memory that the later steps add up in, by the grid's first block. Every block is behind the last step of the
     /// choice before.
     #[track_caller]
     pub(crate) fn clear(&self, b: &mut Builder) {

@@ -1,189 +1,154 @@
-//! The window: bins whose logits may or may not be drawn from. Those of lesser bins are drawn from, those of greater ones
-//! are not.
+//! The window: which bins' logits are surely drawn from, and which go to the list, whose search decides of each.
+//!
+//! With sums over bins alone a cut is known to a bin, or to a few:
+//! - top-k's is in the bin at which the counts reach k: the limit;
+//! - top-p's is no earlier than where the masses reach its share of the least that it may be of, and no later than where they
+//!   reach that of the most;
+//! - typical-p keeps what lies nearest to the mean of what logits lack of the greatest. The mean lies between those without
+//!   and with the limit's logits. From its bin a walk goes up and down at once: where the masses reach the share, give or
+//!   take a few bins, lies the cut.
 
 use super::Choose;
-use crate::ptx::{Builder, Global, LoadKind, Pred, U32, U64, Val};
-use kiln_shape::choice::{self, BINS, memory};
+use super::search::{Found, Search};
+use crate::blocks::warp;
+use crate::ptx::{Builder, LoadKind, Pred, U32, U64, Val};
+use kiln_shape::choice::{BINS, memory};
 
-/// Words and masses of the window in shared memory.
-pub(super) const WORDS: u32 = 4;
-pub(super) const MASSES: u32 = 3;
+/// Sums over bins that are not listed, in shared memory: the count, mass and moment before the limit, and the masses of what
+/// is surely typical and of what is surely drawn from.
+pub(super) const SUMS: u32 = 5;
 
 /// Where each stands.
-const LOW: u32 = 0;
-const HIGH: u32 = 1;
-const COUNT: u32 = 2;
-const LIMIT: u32 = 3;
-const BEFORE: u32 = 0;
-const TOTAL: u32 = 1;
-const LIMITED: u32 = 2;
+pub(super) const COUNT: u32 = 0;
+pub(super) const MASS: u32 = 1;
+pub(super) const MOMENT: u32 = 2;
+pub(super) const OF_TYPICAL: u32 = 3;
+pub(super) const OF_SURE: u32 = 4;
 
-/// Bins of a lane.
-const EACH: u32 = BINS / 32;
+/// Bins of a lane that are loaded at once.
+const AT_ONCE: u32 = 4;
 
 /// The window, the same in every thread of the grid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// Its first bin and its last one; it is empty where every logit is drawn from.
-    pub(super) low: Val<U32>,
-    pub(super) high: Val<U32>,
-    /// How many logits lesser bins have, and their mass.
-    pub(super) count: Val<U32>,
-    pub(super) mass: Val<U64>,
-    /// Whether the logits are more than top-k has.
-    pub(super) limited: Val<Pred>,
-    /// The mass of all logits.
+    /// The bin of top-k's cut, whose logits are listed, as no later one's are; [`BINS`] where there is no cut.
+    pub(super) limit: Val<U32>,
+    /// Bins that are surely typical, and those that may be.
+    typical: Range,
+    maybe: Range,
+    /// Those whose logits before the limit may be behind top-p's cut or before it. Earlier ones are before it.
+    unsure: Range,
+    /// The mass of all logits, where there is no limit and top-p has a share of it.
     pub(super) total: Val<U64>,
 }
 
-/// The bins of a lane, and what lies before them.
-struct Walk {
-    counts: Global<U32>,
-    masses: Global<U64>,
+/// Bins.
+#[derive(Debug, Clone, Copy)]
+struct Range {
     first: Val<U32>,
     count: Val<U32>,
-    mass: Val<U64>,
 }
 
-/// A bin, what lies before it, and what lies up to its end.
-struct Bin {
-    index: Val<U32>,
-    count: Val<U32>,
-    mass: Val<U64>,
-    next_count: Val<U32>,
-    next_mass: Val<U64>,
+impl Range {
+    fn of(b: &mut Builder, found: Found) -> Range {
+        let first = b.get(found.first);
+        Range { first, count: b.sub::<U32>(found.end, first) }
+    }
+
+    fn has(self, b: &mut Builder, bin: Val<U32>) -> Val<Pred> {
+        let place = b.sub::<U32>(bin, self.first);
+        b.setp_lt(place, self.count)
+    }
+}
+
+/// What a bin is; the rest is not drawn from.
+pub(super) struct Class {
+    /// Drawn from, and not listed.
+    pub(super) sure: Val<Pred>,
+    pub(super) listed: Val<Pred>,
+    /// Whether it is typical whatever the list decides.
+    pub(super) typical: Val<Pred>,
+}
+
+impl Window {
+    pub(super) fn class(&self, b: &mut Builder, bin: Val<U32>) -> Class {
+        let (typical, maybe, unsure) = (self.typical.has(b, bin), self.maybe.has(b, bin), self.unsure.has(b, bin));
+        let early = b.setp_lt(bin, self.unsure.first);
+        let sure = b.and_pred(typical, early);
+        let untypical = b.not_pred(typical);
+        let open = b.or_pred(untypical, unsure);
+        let open = b.and_pred(open, maybe);
+        let at_limit = b.setp_eq::<U32>(bin, self.limit);
+        Class { sure, listed: b.or_pred(open, at_limit), typical }
+    }
+
+    /// Whether the greatest logit is surely typical.
+    pub(super) fn has_greatest(&self, b: &mut Builder) -> Val<Pred> {
+        let none = b.mov::<U32>(0);
+        self.typical.has(b, none)
+    }
 }
 
 impl Choose {
-    /// The window of the bins' counts and masses. Barriers stand inside.
-    ///
-    /// The k-th logit is in the bin at which the counts reach k. What top-p takes its share of lies between the mass before
-    /// that bin and the mass behind it, so that its cut is no earlier than where the masses reach the share of the lesser.
+    /// The window of the bins' sums. Barriers stand inside.
     #[track_caller]
     pub(crate) fn window(&self, b: &mut Builder) -> Window {
-        let (warp, lane) = (b.warp_id(), b.lane());
-        let (words, masses) = (self.room.window, self.room.masses);
-        let in_first = b.setp_eq(warp, 0);
-        b.bar_sync(); // nobody reads the window before any more
-        b.if_(in_first, |b| {
-            let leader = b.setp_eq(lane, 0);
-            b.if_(leader, |b| {
-                for (word, value) in [(LOW, BINS), (HIGH, 0), (COUNT, 0), (LIMIT, BINS)] {
-                    b.st(words.at(word), value);
-                }
-                (0..MASSES).for_each(|mass| b.st(masses.at(mass), 0u64));
-            });
-            b.bar_warp_sync(); // what is found stands for what is set first
-            let filters = self.has(b, choice::FILTERS);
-            b.if_(filters, |b| self.find_window(b));
-        });
-        b.bar_sync(); // the window is in shared memory
-        let mut word = |word| b.ld(words.at(word), LoadKind::Constant);
-        let (low, high, count, limit) = (word(LOW), word(HIGH), word(COUNT), word(LIMIT));
-        let (mass, total) = (b.ld(masses.at(BEFORE), LoadKind::Constant), b.ld(masses.at(TOTAL), LoadKind::Constant));
-        Window { low, high, count, mass, limited: b.setp_ne(limit, BINS), total }
+        b.bar_sync(); // nobody reads what was said before any more
+        let Search { limit, mass, typical, maybe, unsure, .. } = self.find(b);
+        let [typical, maybe, unsure] = [typical, maybe, unsure].map(|found| Range::of(b, found));
+        Window { limit: b.get(limit), typical, maybe, unsure, total: b.get(mass) }
     }
 
-    /// The same by the first warp, where there is one.
-    fn find_window(&self, b: &mut Builder) {
-        let (words, masses) = (self.room.window, self.room.masses);
-        let (walk, total) = self.begin_walk(b);
+    /// Adds up what is known of bins that are not listed, each sum by a warp of its own, into shared memory.
+    pub(super) fn add_up(&self, b: &mut Builder, window: &Window) {
+        let (warp, warps) = (b.warp_id(), b.warps());
+        for done in (0..SUMS).step_by(warps as usize) {
+            let which = b.add::<U32>(warp, done);
+            let is_one = b.setp_lt(which, SUMS);
+            b.if_(is_one, |b| self.add_up_one(b, window, which));
+        }
+    }
+
+    fn add_up_one(&self, b: &mut Builder, window: &Window, which: Val<U32>) {
         let lane = b.lane();
         let leader = b.setp_eq(lane, 0);
-        b.if_(leader, |b| b.st(masses.at(TOTAL), total));
-        let top_k = b.ld(self.words.at(choice::TOP_K), LoadKind::Constant);
-        let (has_k, has_p) = (b.setp_ne(top_k, 0), self.has(b, choice::HAS_TOP_P));
-        b.if_(has_k, |b| {
-            walk.each(b, |b, bin| {
-                let (before, reached) = (b.setp_lt(bin.count, top_k), b.setp_ge(bin.next_count, top_k));
-                let here = b.and_pred(before, reached);
-                b.if_(here, |b| {
-                    // Where there is no top-p, the window is this bin.
-                    for (word, value) in [(LIMIT, bin.index), (LOW, bin.index), (HIGH, bin.index), (COUNT, bin.count)] {
-                        b.st(words.at(word), value);
-                    }
-                    b.st(masses.at(BEFORE), bin.mass);
-                    b.st(masses.at(LIMITED), bin.mass);
-                });
+        let is = |b: &mut Builder, of: u32| b.setp_eq::<U32>(which, of);
+        let (counts, moments) = (is(b, COUNT), is(b, MOMENT));
+        let (of_typical, of_sure) = (is(b, OF_TYPICAL), is(b, OF_SURE));
+        let of = b.selp::<U32>(memory::COUNTS, memory::MASSES, counts);
+        let of = b.selp::<U32>(memory::MOMENTS, of, moments);
+        let of_bins = b.byte_index(self.memory.at(memory::SUMS).cast::<U64>(), of, 8 * BINS);
+        let sum = b.var::<U64>(0u64);
+        b.for_range(0, BINS, 32 * AT_ONCE, |b, first| {
+            b.keep_rolled();
+            let first = b.add::<U32>(first, lane);
+            let bins: [Val<U32>; AT_ONCE as usize] = std::array::from_fn(|i| b.add::<U32>(first, 32 * i as u32));
+            let own = bins.map(|bin| {
+                let at = b.index(of_bins, bin);
+                b.ld(at, LoadKind::Ordinary)
             });
-            b.bar_warp_sync(); // the bin of the k-th is in shared memory
+            for (bin, own) in bins.into_iter().zip(own) {
+                let class = window.class(b, bin);
+                let before = b.setp_lt::<U32>(bin, window.limit);
+                let counts = pick(b, of_typical, class.typical, before);
+                let counts = pick(b, of_sure, class.sure, counts);
+                let known = b.not_pred(class.listed);
+                let counts = b.and_pred(counts, known);
+                let own = b.selp::<U64>(own, 0u64, counts);
+                let more = b.add::<U64>(sum, own);
+                b.set(sum, more);
+            }
         });
-        b.if_(has_p, |b| {
-            let limit = b.ld(words.at(LIMIT), LoadKind::Ordinary);
-            let least = b.ld(masses.at(LIMITED), LoadKind::Ordinary);
-            let limited = b.setp_ne(limit, BINS);
-            let least = b.selp::<U64>(least, total, limited);
-            let wanted = self.wanted(b, least);
-            b.bar_warp_sync(); // every lane has read what is now set anew
-            walk.each(b, |b, bin| {
-                let (before, reached) = (b.setp_lt(bin.mass, wanted), b.setp_ge(bin.next_mass, wanted));
-                let here = b.and_pred(before, reached);
-                b.if_(here, |b| {
-                    let high = b.selp::<U32>(limit, bin.index, limited);
-                    for (word, value) in [(LOW, bin.index), (HIGH, high), (COUNT, bin.count)] {
-                        b.st(words.at(word), value);
-                    }
-                    b.st(masses.at(BEFORE), bin.mass);
-                });
-            });
-        });
-    }
-
-    /// The mass that top-p wants of a mass.
-    pub(super) fn wanted(&self, b: &mut Builder, mass: Val<U64>) -> Val<U64> {
-        let share = self.long(b, choice::TOP_P);
-        let wanted = super::share_of(b, share, mass);
-        b.max(wanted, 1u64)
-    }
-
-    /// A walk over the lane's bins, and the mass of all.
-    fn begin_walk(&self, b: &mut Builder) -> (Walk, Val<U64>) {
-        let lane = b.lane();
-        let (counts, masses) =
-            (self.memory.at(memory::COUNTS), self.memory.at(memory::MASSES).cast::<crate::ptx::U64>());
-        let first = b.mul::<U32>(lane, EACH);
-        let (none, nothing) = (b.mov::<U32>(0), b.mov::<U64>(0u64));
-        let alone = Walk { counts, masses, first, count: none, mass: nothing };
-        let (count, mass) = (b.var::<U32>(0), b.var::<U64>(0u64));
-        alone.each(b, |b, bin| {
-            b.set(count, bin.next_count);
-            b.set(mass, bin.next_mass);
-        });
-        let (count_at, mass_at) = (b.index(self.room.counts, lane), b.index(self.room.sums, lane));
-        b.st(count_at, count);
-        b.st(mass_at, mass);
-        b.bar_warp_sync(); // every lane's sums are in shared memory
-        let (count, mass, total) = (b.var::<U32>(0), b.var::<U64>(0u64), b.var::<U64>(0u64));
-        b.for_range(0, 32, 1, |b, other| {
-            let (count_at, mass_at) = (b.index(self.room.counts, other), b.index(self.room.sums, other));
-            let (its_count, its_mass) = (b.ld(count_at, LoadKind::Ordinary), b.ld(mass_at, LoadKind::Ordinary));
-            let all = b.add::<U64>(total, its_mass);
-            b.set(total, all);
-            let before = b.setp_lt(other, lane);
-            let (its_count, its_mass) = (b.selp::<U32>(its_count, 0, before), b.selp::<U64>(its_mass, 0u64, before));
-            let (counts, masses) = (b.add::<U32>(count, its_count), b.add::<U64>(mass, its_mass));
-            b.set(count, counts);
-            b.set(mass, masses);
-        });
-        let (count, mass) = (b.get(count), b.get(mass));
-        (Walk { count, mass, ..alone }, b.get(total))
+        let sum = b.get(sum);
+        let sum = warp::sum64(b, sum);
+        let to = b.index(self.room.known, which);
+        b.if_(leader, |b| b.st(to, sum));
     }
 }
 
-impl Walk {
-    /// Each bin in turn.
-    fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Bin)) {
-        let (count, mass) = (b.var::<U32>(self.count), b.var::<U64>(self.mass));
-        b.for_range(0, EACH, 1, |b, i| {
-            let index = b.add::<U32>(self.first, i);
-            let (own_count, own_mass) = (b.index(self.counts, index), b.index(self.masses, index));
-            let own_count = b.ld(own_count, LoadKind::Ordinary);
-            let own_mass = b.ld(own_mass, LoadKind::Ordinary);
-            let (next_count, next_mass) = (b.add::<U32>(count, own_count), b.add::<U64>(mass, own_mass));
-            let bin = Bin { index, count: b.get(count), mass: b.get(mass), next_count, next_mass };
-            body(b, bin);
-            b.set(count, next_count);
-            b.set(mass, next_mass);
-        });
-    }
+/// One of two conditions.
+fn pick(b: &mut Builder, first: Val<Pred>, then: Val<Pred>, otherwise: Val<Pred>) -> Val<Pred> {
+    let (then, not) = (b.and_pred(first, then), b.not_pred(first));
+    let otherwise = b.and_pred(not, otherwise);
+    b.or_pred(then, otherwise)
 }

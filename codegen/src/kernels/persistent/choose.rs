@@ -141,26 +141,23 @@ impl Decoder<'_> {
         let draws = b.setp_ne(was, 0);
         b.if_(draws, |b| {
             let (chain, most) = (self.chain(b, column), b.ld(most, LoadKind::Ordinary));
-            let position = self.columns.position(b, column);
-            let by = Draw { most, position: b.add(position, 1), window: chain.window(b) };
             let found = Best::none(b);
-            let sifts = b.setp_eq(step, 0);
-            b.if_else(
-                sifts,
-                |b| {
-                    let share = self.logits_of(b, column);
-                    let best = chain.sift(b, share, by);
-                    chain.store(b, &best, DRAWN);
-                },
-                |b| {
-                    let filters = chain.has(b, choice::FILTERS);
-                    b.if_(filters, |b| {
-                        let best = chain.settle(b, by);
+            let (sifts, filters) = (b.setp_eq(step, 0), chain.has(b, choice::FILTERS));
+            let looks = b.or_pred(sifts, filters);
+            b.if_(looks, |b| {
+                let position = self.columns.position(b, column);
+                let by = Draw { most, position: b.add(position, 1), window: chain.window(b) };
+                let share = self.logits_of(b, column);
+                let best = chain.best_draw(b, share, by, sifts);
+                b.if_else(
+                    sifts,
+                    |b| chain.store(b, &best, DRAWN),
+                    |b| {
                         b.set(found.value, best.value);
                         b.set(found.index, best.index);
-                    });
-                },
-            );
+                    },
+                );
+            });
             let tid = b.tid();
             let first = b.setp_eq(tid, 0);
             b.if_(first, |b| {
