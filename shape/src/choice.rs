@@ -31,14 +31,15 @@ pub fn weight(mass: u64) -> f32 {
     mass as f32 / MASS_OF_ONE
 }
 
-/// A share below 1 in parts of 2^64.
+/// A share of at most 1, in parts of 2^64; what of 1 does not fit is one of them.
 pub fn share(share: f32) -> u64 {
     (f64::from(share) * (1u128 << 64) as f64) as u64
 }
 
-/// That [`share`] of a mass, rounded down.
+/// That [`share`] of a mass, rounded down, unless less than one part in 2^64 of the mass is missing to the next integer: of
+/// 1 that is the mass itself.
 pub fn share_of(share: u64, mass: u64) -> u64 {
-    ((u128::from(share) * u128::from(mass)) >> 64) as u64
+    (((u128::from(share) + 1) * u128::from(mass)) >> 64) as u64
 }
 
 /// The words of a choice that the device makes; zeros take the greatest logit.
@@ -77,10 +78,8 @@ pub const MASK: u32 = 16;
 /// The [`share`] of the mass that tokens of typical surprise have, 64 bits, if it has one.
 pub const TYPICAL_P: u32 = 18;
 /// The [`share`] of the likeliest token's mass that a token needs, 64 bits, beside a typical-p, which may leave the
-/// likeliest of all away; [`WHOLE`] for all of it, 0 for none.
+/// likeliest of all out.
 pub const MIN_P: u32 = 20;
-/// The share of all; no [`share`] below 1 comes near.
-pub const WHOLE: u64 = u64::MAX;
 
 /// The flag of a draw; without it the greatest logit is taken.
 pub const DRAWS: u32 = 1;
@@ -126,7 +125,7 @@ pub const ROWS: u32 = 1024;
 pub mod step {
     /// What changes logits, and each block's greatest logit.
     pub const TREAT: u32 = 0;
-    /// The counts and masses of bins, where tokens are drawn from some of all.
+    /// The sums of bins, where tokens are drawn from some of all.
     pub const WEIGH: u32 = 1;
     /// The draws, where there are any.
     pub const SIFT: u32 = 2;
@@ -195,6 +194,7 @@ mod tests {
         assert_eq!((mass(1.0), mass_of(2.5, 2.5), mass_of(f32::NEG_INFINITY, 0.0)), (1 << 39, 1 << 39, 0));
         assert_eq!((mass(1.9 / MASS_OF_ONE), mass(0.9 / MASS_OF_ONE)), (1, 0));
         assert_eq!((share(0.5), share_of(share(0.5), 7), share_of(share(0.75), 1 << 57)), (1 << 63, 3, 3 << 55));
+        assert_eq!((share_of(share(1.0), 1 << 39), share_of(share(1.0), u64::MAX)), (1 << 39, u64::MAX));
         assert_eq!(share_of(share(1e-30), u64::MAX), 0);
     }
 }

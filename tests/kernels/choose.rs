@@ -161,7 +161,9 @@ fn equal_logits_are_cut_and_drawn_as_the_host_does() {
         let logits: Vec<f32> = values.into_iter().cycle().take(vocab as usize).collect();
         for base in [Sampling::new(1.0, 3), Sampling::new(0.8, 4).with_min_p(0.5)] {
             let sampled = [base.clone(), base.clone().with_top_k(700), base.clone().with_top_p(0.5)];
-            for sampling in sampled.into_iter().chain([base.with_top_k(1200).with_top_p(0.25)]) {
+            let typical = [1e-9, 0.3].map(|share| base.clone().with_typical_p(share));
+            let sampled = sampled.into_iter().chain(typical);
+            for sampling in sampled.chain([base.with_top_k(1200).with_top_p(0.25)]) {
                 scene.compare(&sampling, &logits, &[1, 2, 3]);
             }
         }
@@ -203,6 +205,27 @@ fn tokens_of_typical_surprise_are_those_of_the_host() {
                 .with_min_p(min_p)
                 .with_top_k((share * vocab as f32).ceil() as u32);
             scene.compare(&sampling, &logits, &[]);
+        }
+    }
+}
+
+/// Ids whose surprise is the mean itself, and logits whose masses fall where they rise.
+#[test]
+fn tokens_of_typical_surprise_are_cut_to_one() {
+    let gpu = gpu();
+    // Neighbouring floats: of the greater one the mass is less.
+    let above = -0.031_027_52_f32;
+    let (above, below) = (above.next_up(), above);
+    assert!(choice::mass_of(above, 0.0) < choice::mass_of(below, 0.0), "other ones are needed");
+    let all: [&[f32]; 5] =
+        [&[5.0; 2], &[3.0, 3.0, -30.0, -40.0], &[0.0, 0.0, -5.66], &[0.0, above, below, below, above], &[-1.0, 9.0]];
+    for logits in all {
+        let scene = Scene::new(&gpu, logits.len() as u32);
+        for (typical_p, min_p, top_k) in [(0.3, 0.0, 0), (0.34, 0.0, 2), (0.5, 1.0, 0), (0.7, 1.0, 0), (0.7, 1.0, 4)] {
+            for (temperature, seed) in [(0.0, 0), (1.0, 1), (1.0, 2), (1.0, 3), (1.0, 4)] {
+                let sampling = Sampling::new(temperature, seed).with_typical_p(typical_p);
+                scene.compare(&sampling.with_min_p(min_p).with_top_k(top_k), logits, &[]);
+            }
         }
     }
 }

@@ -80,15 +80,7 @@ impl Kernel for Choose {
                 let looks = b.and_pred(looks, draws);
                 b.if_(looks, |b| {
                     let by = Draw { most, position: length(b), window: chain.window(b) };
-                    let best = chain.best_draw(b, share, by, sifts);
-                    b.if_else(
-                        sifts,
-                        |b| chain.store(b, &best, DRAWN),
-                        |b| {
-                            b.set(found.value, best.value);
-                            b.set(found.index, best.index);
-                        },
-                    );
+                    chain.best_draw(b, share, by, sifts, &found);
                 });
                 b.if_(settles, |b| {
                     b.bar_sync(); // every thread has read the position

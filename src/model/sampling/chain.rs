@@ -170,8 +170,8 @@ impl Sampler {
             keep_share(candidates, share_of(share(sampling.top_p), total), mass_of);
         }
         if sampling.min_p > 0.0 {
-            let most = candidates.iter().map(mass_of).max().unwrap_or(0);
-            let least = if sampling.min_p < 1.0 { share_of(share(sampling.min_p), most) } else { most };
+            let most = candidates.iter().min().map_or(0, mass_of);
+            let least = share_of(share(sampling.min_p), most);
             candidates.retain(|key| mass_of(key) >= least);
         }
     }

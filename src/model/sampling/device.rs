@@ -48,15 +48,12 @@ impl Sampling {
         put(choice::PRESENCE, self.presence_penalty.to_bits());
         put(choice::FREQUENCY, self.frequency_penalty.to_bits());
         // The likeliest token has all of a mass. Of the filters before this one a typical-p alone may take it away.
-        let most = MASS_OF_ONE as u64;
-        let least = if self.min_p < 1.0 { share_of(share(self.min_p), most) } else { most };
-        let min_p = if self.min_p < 1.0 { share(self.min_p) } else { choice::WHOLE };
         let long = [
-            (choice::LEAST, least),
+            (choice::LEAST, share_of(share(self.min_p), MASS_OF_ONE as u64)),
             (choice::TOP_P, if has_p { share(self.top_p) } else { 0 }),
             (choice::SEED, self.seed),
             (choice::TYPICAL_P, if has_typical_p { share(self.typical_p) } else { 0 }),
-            (choice::MIN_P, min_p),
+            (choice::MIN_P, share(self.min_p)),
         ];
         for (word, value) in long {
             put(word, value as u32);

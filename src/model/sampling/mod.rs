@@ -34,8 +34,10 @@ const SUMMANDS: RangeInclusive<f32> = -1e4..=1e4;
 /// # Mathematics
 /// Of logits `l` and their greatest, `m`, the mass of a token is the integer below `2^39 e^(l - m)`, by
 /// [`exp`](crate::shape::arithmetic::exp); sums of masses have no order. Tokens are ordered by falling `l`, equals by rising
-/// id. Top-k keeps the first k of that order; top-p the fewest first ones whose mass is at least that share of the mass
-/// that is left, rounded down, and at least 1; min-p those whose mass is at least that share of the greatest. The draw is
+/// id. Top-k keeps the first k of that order; typical-p the fewest whose mass is at least its share of the mass that is
+/// left, rounded down, and at least 1, in the order of `|m - l - mean|`, equals by rising id; top-p the same in the order of
+/// logits; min-p those whose mass is at least its share of the first one's. The mean is that of `m - l` by mass: the sum of
+/// the integers below `2^39 e^(l - m) min(m - l, 128)` as an f32, divided by that of the masses as one. The draw is
 /// the token with the greatest `(l - m) / T + g`, of equals the least id, where `g` is
 /// [`gumbel(seed, position, id)`](crate::shape::random::gumbel) of Philox4x32-10 and the token's position. Penalties change
 /// finite logits, which stay finite: `l / r` where `l > 0`, else `l r`, less the presence penalty, less the frequency

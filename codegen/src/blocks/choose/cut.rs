@@ -37,6 +37,7 @@ impl Listed {
         let distance = b.sub::<F32>(lack, cuts.mean);
         let distance = b.abs(distance);
         let distance = b.mov_bits::<U32, _>(distance); // rises with the number, which is not negative
+        let distance = b.add::<U32>(distance, 1); // above the search's first bound, which is 0
         Listed { key, logit, id, lack, distance: b.pack64(id, distance) }
     }
 }
@@ -183,8 +184,7 @@ impl Choose {
     /// The least mass beside that of the likeliest token.
     fn least_beside(&self, b: &mut Builder, mass: Val<U64>) -> Val<U64> {
         let min_p = self.long(b, choice::MIN_P);
-        let (whole, share) = (b.setp_eq(min_p, choice::WHOLE), super::share_of(b, min_p, mass));
-        b.selp::<U64>(mass, share, whole)
+        super::share_of(b, min_p, mass)
     }
 
     /// The least bound up to which there is what is wanted, above `low`, and the sum up to it. Barriers stand inside.
@@ -234,7 +234,6 @@ impl Choose {
 
     /// A word about the list, the same in every thread. Barriers stand inside.
     pub(super) fn said(&self, b: &mut Builder, word: u32) -> Val<U32> {
-        b.bar_sync(); // nobody reads what was said before any more
         let said = b.ld(self.memory.at(word), LoadKind::Ordinary);
         b.broadcast(self.room.said, said)
     }

@@ -8,10 +8,11 @@ use crate::ptx::{AtomicOp, Builder, F32, LoadKind, Order, Pred, Scope, U32, U64,
 use kiln_shape::choice::{self, memory};
 
 impl Choose {
-    /// The best draw, in every lane of warp 0: where it `sifts`, of the block's logits that are surely drawn from, and those
-    /// that may be go to the list; else of the list's tokens, of which the cuts leave some. Barriers stand inside.
+    /// The best draw: where it `sifts`, of the block's logits that are surely drawn from, which is stored among those of the
+    /// grid, and those that may be go to the list; else of the list's tokens, of which the cuts leave some, which becomes
+    /// `found` in every lane of warp 0. Barriers stand inside.
     #[track_caller]
-    pub(crate) fn best_draw(&self, b: &mut Builder, share: Share, by: Draw, sifts: Val<Pred>) -> Best {
+    pub(crate) fn best_draw(&self, b: &mut Builder, share: Share, by: Draw, sifts: Val<Pred>, found: &Best) {
         let (tid, threads) = (b.tid(), b.block());
         let begin = b.add::<U32>(share.first, tid);
         let (begin, end) = (b.var::<U32>(begin), b.var::<U32>(share.end));
@@ -59,7 +60,14 @@ impl Choose {
         });
         b.bar_sync(); // nobody reads the bests of warps before any more
         best.over_block(b, self.scratch);
-        best
+        b.if_else(
+            sifts,
+            |b| self.store(b, &best, memory::DRAWN),
+            |b| {
+                b.set(found.value, best.value);
+                b.set(found.index, best.index);
+            },
+        );
     }
 
     /// Takes a token's draw, if it has the mass for it. At a temperature of 0 that is its logit.

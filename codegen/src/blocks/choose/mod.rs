@@ -311,17 +311,15 @@ fn possible(b: &mut Builder, logit: Val<F32>) -> Val<Pred> {
     b.setp(crate::ptx::Compare::Gt, logit, f32::NEG_INFINITY)
 }
 
-/// `share * mass / 2^64`, rounded down, of four products of halves.
+/// `(share + 1) * mass / 2^64`, rounded down, of four products of halves, none of which overflows with what is added to it.
 fn share_of(b: &mut Builder, share: Val<U64>, mass: Val<U64>) -> Val<U64> {
-    let halves = |b: &mut Builder, value: Val<U64>| {
-        let high = b.shr::<U64>(value, 32);
-        (b.cvt::<U32, _>(value), b.cvt::<U32, _>(high))
-    };
-    let ((share_low, share_high), (low, high)) = (halves(b, share), halves(b, mass));
-    let least = b.mad_wide(share_low, low, 0u64);
+    let ([share_low, share_high], [low, high]) = (b.unpack64(share), b.unpack64(mass));
+    let (own_low, own_high) = (b.and(mass, 0xffff_ffffu64), b.shr::<U64>(mass, 32));
+    let least = b.mad_wide(share_low, low, own_low);
     let carried = b.shr::<U64>(least, 32);
     let middle = b.mad_wide(share_high, low, carried);
     let kept = b.and(middle, 0xffff_ffffu64);
+    let kept = b.add(kept, own_high);
     let other = b.mad_wide(share_low, high, kept);
     let carried = [middle, other].map(|product| b.shr::<U64>(product, 32));
     let whole = b.mad_wide(share_high, high, carried[0]);

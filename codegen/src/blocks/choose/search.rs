@@ -5,9 +5,6 @@ use crate::blocks::warp;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, U32, U64, Val, Var};
 use kiln_shape::choice::{self, BINS, BINS_OF_UNIT, memory};
 
-/// Bins that have an upper edge.
-const EDGED: u32 = BINS - 1;
-
 /// The rounds of a search: walks over the bins, each up from one bin and down from it at once.
 mod round {
     /// The counts, to top-k.
@@ -115,8 +112,8 @@ impl Choose {
     ///
     /// In units of bins the mean lies from the bin `from` up to `spread + 1` behind it. In `step` steps a walk goes over
     /// nothing that is farther from the mean than `step + spread + 1`, and over all that is nearer than `step - spread`. So
-    /// what is nearer than the cut ends up to `2 spread + 3` bins before or behind where the walk does; one more is for
-    /// rounded numbers.
+    /// what is nearer than the cut ends up to `2 spread + 2` bins before or behind where the walk does that reaches the share,
+    /// or a step before; one more is for rounded numbers.
     fn begin_typical(&self, b: &mut Builder, search: &Search, moment: Val<U64>) {
         let Search { sums, from, margin, base, mass, limit, .. } = *search;
         let all = self.memory.at(memory::SUMS).cast::<U64>();
@@ -147,7 +144,7 @@ impl Choose {
         let high = of_mean(b, further, more);
         let high = b.max::<U32>(high, low);
         let spread = b.sub::<U32>(high, low);
-        let twice = b.mad::<U32>(spread, 2, 4);
+        let twice = b.mad::<U32>(spread, 2, 3);
         b.set(margin, twice);
         b.set(from, low);
         b.set(search.down, low);
@@ -156,14 +153,14 @@ impl Choose {
     }
 
     /// From the steps of the nearer walk: what is surely typical. Nothing is, where a token's mass is measured by that of the
-    /// likeliest of them, and the greatest logit may not be one of them: then the list decides on all.
+    /// likeliest of them, and the greatest logit may not be one of them: then the list decides on all. What is, ends before the
+    /// last bin, which has no upper edge: there are no masses far before it.
     fn set_typical(&self, b: &mut Builder, search: &Search, step: Val<U32>, wanted: Val<U64>) {
         let Search { from, down, end, base, limit, margin, typical, maybe, .. } = *search;
         let far = b.setp_ge::<U32>(step, margin);
         let steps = b.sub::<U32>(step, margin);
         let (first, last) = around(b, from, steps);
         let last = b.min::<U32>(last, limit);
-        let last = b.min::<U32>(last, EDGED);
         let min_p = self.long(b, choice::MIN_P);
         let (measures, away) = (b.setp_ne(min_p, 0u64), b.setp_ne(first, 0));
         let decides = b.and_pred(measures, away);

@@ -66,7 +66,6 @@ impl Choose {
                 let word = b.ld_sync(at, LoadOrder::Acquire, Scope::Sys);
                 b.set(position, word);
             });
-            b.bar_sync(); // nobody reads what was said before any more
             let position = b.get(position);
             let position = b.broadcast(self.room.said, position);
             let other = b.setp_ne(position, history.length);

@@ -16,7 +16,7 @@ impl Choose {
         let top_k = b.ld(self.words.at(choice::TOP_K), LoadKind::Constant);
         let (has_k, has_p) = (b.setp_ne(top_k, 0), self.has(b, choice::HAS_TOP_P));
         let has_typical = self.has(b, choice::HAS_TYPICAL_P);
-        let has_p = b.or_pred(has_p, has_typical);
+        let shares = b.or_pred(has_p, has_typical);
         let (filters, has_all) = (self.has(b, choice::FILTERS), self.has(b, choice::LOGPROB));
         let (first, end) = (b.selp::<U32>(0, 1, filters), b.selp::<U32>(2, 1, has_all));
         b.for_range(first, end, 1, |b, round| {
@@ -25,7 +25,7 @@ impl Choose {
             let logits = b.select_ptr(share.logits, given, of_bins);
             let most_given = self.most_given(b);
             let most = b.selp::<F32>(most, most_given, of_bins);
-            let (counts_bins, weighs_bins) = (b.and_pred(of_bins, has_k), b.and_pred(of_bins, has_p));
+            let (counts_bins, weighs_bins) = (b.and_pred(of_bins, has_k), b.and_pred(of_bins, shares));
             let has_mass = b.or_pred(weighs_bins, of_all);
             let all = b.var::<U64>(0u64);
             let first = b.add::<U32>(share.first, tid);

@@ -148,15 +148,7 @@ impl Decoder<'_> {
                 let position = self.columns.position(b, column);
                 let by = Draw { most, position: b.add(position, 1), window: chain.window(b) };
                 let share = self.logits_of(b, column);
-                let best = chain.best_draw(b, share, by, sifts);
-                b.if_else(
-                    sifts,
-                    |b| chain.store(b, &best, DRAWN),
-                    |b| {
-                        b.set(found.value, best.value);
-                        b.set(found.index, best.index);
-                    },
-                );
+                chain.best_draw(b, share, by, sifts, &found);
             });
             let tid = b.tid();
             let first = b.setp_eq(tid, 0);
