@@ -60,7 +60,9 @@ impl HeadKernels {
             Numerics::Exact => "rmsnorm_head",
             Numerics::Fast => "products",
         };
-        let (loaded, of_choice) = (load(head)?, load("choose")?);
+        // First what has one name in both numerics: so the error says which are there.
+        let of_choice = load("choose")?;
+        let loaded = load(head)?;
         Ok(HeadKernels {
             head: loaded.find(head, &setting)?,
             argmax: of_choice.find("argmax", &setting)?,

@@ -80,8 +80,8 @@ fn sessions_of_either_numerics_go_on_beside_each_other() {
         let alone = Numerics::ALL.map(|numerics| tokens(&mut session(&model(&[numerics]), path, numerics), 3));
         let (mut beside, calls) = table::calls_of(|| Numerics::ALL.map(|numerics| session(&both, path, numerics)));
         let loads = calls.iter().filter(|call| **call == "cuModuleLoadDataEx");
-        // On a stream that of the layers, and that of the head.
-        let each = if path == PathChoice::Persistent { 1 } else { 2 };
+        // On a stream that of the layers, that of the head, and that of the choice.
+        let each = if path == PathChoice::Persistent { 1 } else { 3 };
         assert_eq!(loads.count(), 2 * each, "{path:?}: each has modules of its own");
         for turn in 0..3 {
             for (session, alone) in beside.iter_mut().zip(&alone) {
