@@ -306,12 +306,12 @@ fn sessions_load_each_module_once_and_only_what_they_use() {
         (PathChoice::Persistent, KvType::F32, Numerics::Exact, 0),
         (PathChoice::Persistent, KvType::F16, Numerics::Fast, 1),
         (PathChoice::Persistent, KvType::F16, Numerics::Exact, 0),
-        // Layers and head.
-        (PathChoice::Stream, KvType::F16, Numerics::Exact, 2),
+        // Layers, head and choice.
+        (PathChoice::Stream, KvType::F16, Numerics::Exact, 3),
         (PathChoice::Stream, KvType::F32, Numerics::Exact, 0),
         (PathChoice::Graph, KvType::F16, Numerics::Exact, 0),
         // Prompts of several tokens have a module of their own.
-        (PathChoice::Stream, KvType::F32, Numerics::Fast, 3),
+        (PathChoice::Stream, KvType::F32, Numerics::Fast, 4),
         (PathChoice::Stream, KvType::F16, Numerics::Fast, 0),
     ];
     for (path, kv, numerics, expected) in counted {
