@@ -91,6 +91,7 @@ fn by_host(model: &Model, session: SessionOptions, options: &GenerateOptions) ->
 #[test]
 fn devices_choose_as_the_host_does() {
     let model = model();
+    // Each takes seconds; the first has a longer test, `the_same_seed_gives_the_same_tokens_on_every_path`.
     for sampling in ways().into_iter().skip(1).take(3) {
         let options = GenerateOptions::new(3).with_sampling(sampling.clone());
         let expected = by_host(&model, common::exact(), &options);
